@@ -1,0 +1,182 @@
+//! A rank's control thread: one socket around `syncline_proto::membership::Member`.
+
+use super::framed::Framed;
+use super::inbox::Inbox;
+use crate::error::{Error, ErrorKind, Result};
+use crate::time::now;
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token, Waker};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+use syncline_proto::fault::Fault;
+use syncline_proto::id::Rank;
+use syncline_proto::machine::Machine;
+use syncline_proto::membership::{Member, MemberInput, MemberOutput, Pace};
+use syncline_proto::time::Instant;
+
+const HUB: Token = Token(0);
+const WAKER: Token = Token(1);
+
+/// This rank's hold on the control plane.
+#[derive(Debug)]
+pub(crate) struct ControlPlane {
+    rank: Rank,
+    inbox: Arc<Inbox>,
+    commands: Sender<MemberInput>,
+    waker: Arc<Waker>,
+    calls: Arc<AtomicU64>,
+    next_round: AtomicU32,
+}
+
+impl ControlPlane {
+    /// Starts the thread on a stream that the hub has let in.
+    pub(crate) fn start(rank: Rank, stream: std::net::TcpStream, pace: Pace) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let mut stream = TcpStream::from_std(stream);
+        let poll = Poll::new()?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        poll.registry().register(&mut stream, HUB, interest)?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let (commands, orders) = channel();
+        let inbox = Arc::new(Inbox::default());
+        let calls = Arc::new(AtomicU64::new(0));
+        let thread = Thread {
+            poll,
+            framed: Some(Framed::new(stream)),
+            member: Member::new(rank, pace, now()),
+            orders,
+            inbox: Arc::clone(&inbox),
+            calls: Arc::clone(&calls),
+        };
+        std::thread::Builder::new()
+            .name("syncline-member".into())
+            .spawn(move || thread.run())?;
+        Ok(Self { rank, inbox, commands, waker, calls, next_round: AtomicU32::new(0) })
+    }
+
+    /// What was heard.
+    pub(crate) fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
+    }
+
+    /// Counts a collective call as begun.
+    pub(crate) fn count_call(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Every rank's bytes, by rank. All ranks call this the same number of times.
+    ///
+    /// # Errors
+    /// The job's fault, or [`ErrorKind::Timeout`].
+    pub(crate) fn gather(&self, what: &str, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>> {
+        let round = self.next_round.fetch_add(1, Ordering::Relaxed);
+        self.command(MemberInput::Publish { round, bytes });
+        self.inbox.wait_gathered(round, deadline).map_err(|fault| match fault {
+            Some(fault) => Error::from_fault(self.rank, None, fault).context(what),
+            None => Error::new(ErrorKind::Timeout, "a rank did not come in time").context(what),
+        })
+    }
+
+    /// Announces a fault to all ranks.
+    pub(crate) fn report(&self, fault: &Fault) {
+        self.command(MemberInput::Report(fault.clone()));
+    }
+
+    /// Says goodbye.
+    pub(crate) fn leave(&self, panicking: bool) {
+        self.command(MemberInput::Leave { panicking });
+    }
+
+    fn command(&self, input: MemberInput) {
+        // A thread that is gone has put its fault into the inbox.
+        let _ = self.commands.send(input);
+        let _ = self.waker.wake();
+    }
+}
+
+struct Thread {
+    poll: Poll,
+    framed: Option<Framed>,
+    member: Member,
+    orders: Receiver<MemberInput>,
+    inbox: Arc<Inbox>,
+    calls: Arc<AtomicU64>,
+}
+
+impl Thread {
+    /// Until the hub is gone, or the communicator and all it had to say.
+    fn run(mut self) {
+        let mut events = Events::with_capacity(8);
+        loop {
+            let orphaned = self.take_orders();
+            self.member.handle_input(now(), MemberInput::Calls(self.calls.load(Ordering::Relaxed)));
+            self.listen();
+            self.member.handle_timeout(now());
+            self.act();
+            let Some(framed) = &mut self.framed else { return };
+            if let Err(error) = framed.flush() {
+                self.lose(&error);
+            }
+            if orphaned {
+                return;
+            }
+            let wait = self.member.poll_timeout().map(|at| at.since(now()));
+            match self.poll.poll(&mut events, Some(wait.unwrap_or(Duration::from_secs(1)))) {
+                Err(e) if e.kind() != io::ErrorKind::Interrupted => return self.lose(&e),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether nobody is left to give any.
+    fn take_orders(&mut self) -> bool {
+        loop {
+            match self.orders.try_recv() {
+                Ok(order) => self.member.handle_input(now(), order),
+                Err(std::sync::mpsc::TryRecvError::Empty) => return false,
+                Err(std::sync::mpsc::TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
+    fn listen(&mut self) {
+        let Some(framed) = &mut self.framed else { return };
+        let mut messages = Vec::new();
+        let end = framed.read(&mut messages);
+        for message in messages {
+            self.member.handle_input(now(), MemberInput::Message(message));
+        }
+        if let Err(error) = end {
+            self.lose(&error);
+        }
+    }
+
+    fn lose(&mut self, error: &io::Error) {
+        self.framed = None;
+        let detail = error.to_string();
+        self.member.handle_input(now(), MemberInput::HubClosed { detail });
+        self.act();
+    }
+
+    fn act(&mut self) {
+        while let Some(output) = self.member.poll_output() {
+            match output {
+                MemberOutput::AllLeft => self.inbox.put_all_left(),
+                MemberOutput::Fault(fault) => self.inbox.put_fault(fault),
+                MemberOutput::Gathered { round, blobs } => self.inbox.put_gathered(round, blobs),
+                MemberOutput::Left(rank) => self.inbox.put_left(rank),
+                MemberOutput::Send(message) => {
+                    if let Some(framed) = &mut self.framed
+                        && let Err(error) = framed.queue(&message)
+                    {
+                        tracing::warn!("control message not sent: {error}");
+                    }
+                }
+                MemberOutput::Table(table) => self.inbox.put_table(table),
+            }
+        }
+    }
+}

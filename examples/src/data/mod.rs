@@ -1,0 +1,179 @@
+//! Labelled images in memory, and which of them a rank sees in which step.
+//!
+//! Owns reading and checking data sets. Never trains. Called by `worker`, and by `driver` to
+//! check the data before any rank starts.
+
+pub mod digits;
+pub mod error;
+pub mod idx;
+pub mod shard;
+
+pub use error::DataError;
+pub use shard::ShardPlan;
+
+use std::path::Path;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// The data sets that the trainer knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataKind {
+    /// 1797 handwritten digits of 8 x 8 pixels; ships with the program
+    Digits,
+    /// 70,000 articles of clothing of 28 x 28 pixels, read from --data-dir
+    FashionMnist,
+    /// 70,000 handwritten digits of 28 x 28 pixels, read from --data-dir
+    Mnist,
+}
+
+impl DataKind {
+    /// The name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Digits => "digits",
+            Self::FashionMnist => "fashion-mnist",
+            Self::Mnist => "mnist",
+        }
+    }
+
+    /// How many epochs a run takes unless told: few passes over a large set, many over a small.
+    pub fn default_epochs(self) -> u32 {
+        match self {
+            Self::Digits => 25,
+            Self::FashionMnist | Self::Mnist => 5,
+        }
+    }
+}
+
+/// Extents of one image. Pixels are stored row by row, the channels of a pixel side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageShape {
+    /// Rows.
+    pub height: usize,
+    /// Pixels in a row.
+    pub width: usize,
+    /// Values in a pixel: 1 for grey.
+    pub channels: usize,
+}
+
+impl ImageShape {
+    /// Values in one image.
+    pub fn values(self) -> usize {
+        self.height * self.width * self.channels
+    }
+}
+
+/// Images with their labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Split {
+    /// `labels.len()` images of [`ImageShape::values`] bytes each.
+    pub images: Vec<u8>,
+    /// Class of each image.
+    pub labels: Vec<u8>,
+}
+
+impl Split {
+    /// Number of images.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there is no image.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+}
+
+/// A data set, checked: all images have one shape, every label is below `classes`, no split is
+/// empty.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// Which set this is.
+    pub kind: DataKind,
+    /// Shape of each image.
+    pub shape: ImageShape,
+    /// Number of classes.
+    pub classes: usize,
+    /// A byte `x` becomes the input `x * scale + offset`.
+    pub scale: f32,
+    /// See `scale`.
+    pub offset: f32,
+    /// What to train on.
+    pub train: Split,
+    /// What to measure accuracy on; training never reads it.
+    pub test: Split,
+}
+
+impl Dataset {
+    /// Reads a set. `seed` decides which digits are kept for the test; the other sets come divided.
+    ///
+    /// `directory` holds the IDX files; without it, the folder is tried into which the
+    /// distribution's package installs the set.
+    ///
+    /// # Errors
+    ///
+    /// A file that is missing, cut short or not what it claims to be.
+    pub fn load(kind: DataKind, directory: Option<&Path>, seed: u64) -> Result<Self, DataError> {
+        match kind {
+            DataKind::Digits => digits::load(seed),
+            DataKind::FashionMnist => idx::load(kind, directory, 0.2860, 0.3530),
+            DataKind::Mnist => idx::load(kind, directory, 0.1307, 0.3081),
+        }
+    }
+
+    /// Replaces `images` and `labels` by those of `split` at `indices`, as network input.
+    ///
+    /// # Panics
+    ///
+    /// An index outside of the split.
+    pub fn gather(
+        &self,
+        split: &Split,
+        indices: impl IntoIterator<Item = usize>,
+        images: &mut Vec<f32>,
+        labels: &mut Vec<u8>,
+    ) {
+        images.clear();
+        labels.clear();
+        let values = self.shape.values();
+        for index in indices {
+            let image = &split.images[index * values..][..values];
+            images.extend(image.iter().map(|byte| f32::from(*byte) * self.scale + self.offset));
+            labels.push(split.labels[index]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gathered_images_are_scaled_and_keep_their_labels() {
+        let split = Split { images: vec![0, 8, 16, 4], labels: vec![3, 7] };
+        let set = Dataset {
+            kind: DataKind::Digits,
+            shape: ImageShape { height: 1, width: 2, channels: 1 },
+            classes: 10,
+            scale: 0.25,
+            offset: -1.0,
+            train: split.clone(),
+            test: Split::default(),
+        };
+        let (mut images, mut labels) = (vec![9.0], vec![9]);
+        set.gather(&split, [1, 0], &mut images, &mut labels);
+        assert_eq!(images, [3.0, 0.0, -1.0, 1.0]);
+        assert_eq!(labels, [7, 3]);
+    }
+
+    #[test]
+    fn names_on_the_command_line_are_the_names_in_reports() {
+        for kind in DataKind::value_variants() {
+            let value = kind.to_possible_value().expect("no kind is hidden");
+            assert_eq!(value.get_name(), kind.name());
+            assert_eq!(serde_json::to_value(kind).expect("a string"), kind.name());
+        }
+    }
+}
