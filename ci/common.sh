@@ -20,15 +20,21 @@ check() {
 # As check, for a command that runs tests: to run none is a failure, so that a filter that matches
 # nothing any more is noticed.
 check_tests() {
-    local log status=0
+    check_for '^test result: .* [1-9][0-9]* passed' "$@"
+}
+
+# As check; also fails when no line of the output matches a pattern.
+check_for() {
+    local pattern=$1 log status=0
+    shift
     log=$(mktemp)
     checks=$((checks + 1))
     echo "-- $*"
     "$@" 2>&1 | tee "$log" || status=$?
     if ((status != 0)); then
         failed_with "$status" "$*"
-    elif ! grep -Eq '^test result: .* [1-9][0-9]* passed' "$log"; then
-        failed_with "0, but ran no test" "$*"
+    elif ! grep -Eq "$pattern" "$log"; then
+        failed_with "0, but did nothing (no line is like '$pattern')" "$*"
     fi
     rm -f "$log"
 }

@@ -31,7 +31,7 @@ else
 fi
 
 if cargo deny --version >/dev/null 2>&1; then
-    check cargo deny --offline check bans licenses sources
+    check cargo deny --locked check bans licenses sources
 else
     skip "dependency policy (deny.toml): cargo-deny is not installed"
 fi

@@ -1,1 +1,15 @@
-//! To be written.
+//! Micro-benchmarks of collectives, in nccl-tests' habits.
+//!
+//! `syncline perf` is this crate: [`rank::run`] is what every rank executes, [`report`] what the
+//! parent prints. Algorithm and bus bandwidth are nccl-tests' definitions (its `doc/PERFORMANCE.md`):
+//! algbw = bytes / time, busbw = algbw times the factor of the collective, which makes it
+//! comparable with the speed of the hardware whatever the number of ranks.
+#![forbid(unsafe_code)]
+
+pub mod collective;
+pub mod options;
+pub mod rank;
+pub mod report;
+
+pub use options::PerfOptions;
+pub use report::Row;

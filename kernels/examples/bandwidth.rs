@@ -1,59 +1,196 @@
-//! Times the kernels beside a plain loop and `memcpy`; to be finished.
+//! Prints how fast the kernels of the chosen variant are beside the machine itself: a plain loop
+//! over the same buffers for reductions, `memcpy` for copies.
+//!
+//! `cargo run --release -p syncline-kernels --example bandwidth [ROUNDS]`
+//!
+//! The contenders of a row take turns on the same buffers, so that a disturbance hits all of
+//! them; each figure is the median over the rounds (default 25) and counts the bytes that the
+//! pattern reads and writes (GB/s, 1 GB = 1e9 bytes). `ratio` is kernel / reference.
+
 use std::hint::black_box;
 use std::time::Instant;
-use syncline_kernels::{DType, Element, Kernels, ReduceOp, Stores, Variant, as_bytes, as_bytes_mut, bf16, f16};
 
-#[inline(never)]
-fn plain(a: &mut [f32], b: &[f32]) { for (x, y) in a.iter_mut().zip(b) { *x += y; } }
-#[inline(never)]
-fn plain_into(t: &mut [f32], a: &[f32], b: &[f32]) { for ((t, x), y) in t.iter_mut().zip(a).zip(b) { *t = x + y; } }
+use syncline_kernels::{Element, Kernels, ReduceOp, Stores, as_bytes, as_bytes_mut, bf16, f16};
 
-fn time(reps: usize, mut f: impl FnMut()) -> f64 { let s = Instant::now(); for _ in 0..reps { f(); } s.elapsed().as_secs_f64() / reps as f64 }
+/// First-level cache, second, third, memory.
+const SIZES_KIB: [usize; 4] = [16, 256, 4 << 10, 64 << 10];
 
-fn row(name: &str, bytes: usize, moved: f64, fs: &mut [(&str, Box<dyn FnMut() + '_>)]) {
-    let reps = ((1 << 25) / bytes).max(1);
-    let mut t = vec![vec![]; fs.len()];
-    for _ in 0..15 { for (i, (_, f)) in fs.iter_mut().enumerate() { t[i].push(time(reps, &mut *f)); } }
-    print!("{name:22} {:>6} KiB", bytes >> 10);
-    for (i, (n, _)) in fs.iter().enumerate() { t[i].sort_by(f64::total_cmp); print!("  {n} {:6.1}", moved * bytes as f64 / t[i][7] / 1e9); }
-    println!();
+/// Each timing covers at least this many bytes of target.
+const BYTES_PER_TIMING: usize = 32 << 20;
+
+/// The buffers of a row: the target and four sources.
+struct Buffers<T> {
+    target: Vec<T>,
+    sources: [Vec<T>; 4],
 }
 
-fn dtype<T: Element>(bytes: usize) {
-    let n = bytes / size_of::<T>();
-    let a = vec![T::from_f64(1.0); n]; let b = vec![T::from_f64(1.0); n];
-    for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max] {
-        let mut accs: Vec<_> = Variant::ALL.iter().map(|_| a.clone()).collect();
-        let b = &b;
-        let mut fs: Vec<(&str, Box<dyn FnMut()>)> = vec![];
-        for (v, acc) in Variant::ALL.iter().zip(&mut accs) {
-            let k = Kernels::of(*v).unwrap();
-            fs.push((v.name(), Box::new(move || k.reduce(op, black_box(&mut acc[..]), black_box(b)))));
+/// One contender: what it does to the buffers.
+type Contender<T> = fn(&'static Kernels, &mut Buffers<T>);
+
+/// The reference sum, as anybody would write it.
+trait PlainSum: Element {
+    fn sum(acc: &mut [Self], source: &[Self]);
+    fn sum_into(target: &mut [Self], a: &[Self], b: &[Self]);
+    fn sum_four(target: &mut [Self], sources: &[Vec<Self>; 4]);
+}
+
+macro_rules! plain_sums {
+    ($($ty:ty: |$a:ident, $b:ident| $sum:expr);*) => {$(
+        impl PlainSum for $ty {
+            #[inline(never)]
+            fn sum(acc: &mut [Self], source: &[Self]) {
+                for (acc, &$b) in acc.iter_mut().zip(source) {
+                    let $a = *acc;
+                    *acc = $sum;
+                }
+            }
+            #[inline(never)]
+            fn sum_into(target: &mut [Self], a: &[Self], b: &[Self]) {
+                for ((target, &$a), &$b) in target.iter_mut().zip(a).zip(b) {
+                    *target = $sum;
+                }
+            }
+            #[inline(never)]
+            fn sum_four(target: &mut [Self], sources: &[Vec<Self>; 4]) {
+                let [first, second, third, fourth] = sources;
+                let sources = first.iter().zip(second).zip(third.iter().zip(fourth));
+                for (target, ((&$a, &$b), (&third, &fourth))) in target.iter_mut().zip(sources) {
+                    let $a = $sum;
+                    let $b = third;
+                    let $a = $sum;
+                    let $b = fourth;
+                    *target = $sum;
+                }
+            }
         }
-        row(&format!("{} {op}", T::DTYPE), bytes, 3.0, &mut fs);
+    )*};
+}
+
+plain_sums! {
+    f32: |a, b| a + b;
+    f64: |a, b| a + b;
+    i32: |a, b| a.wrapping_add(b);
+    u8: |a, b| a.wrapping_add(b);
+    f16: |a, b| f16::from_f32(a.to_f32() + b.to_f32());
+    bf16: |a, b| bf16::from_f32(a.to_f32() + b.to_f32())
+}
+
+impl<T: Element> Buffers<T> {
+    fn new(bytes: usize) -> Self {
+        let buffer = || vec![T::from_f64(1.0); bytes / size_of::<T>()];
+        Self { target: buffer(), sources: [buffer(), buffer(), buffer(), buffer()] }
     }
+}
+
+/// Times all contenders in turn and prints a row. `streams`: buffers read plus buffers written.
+fn row<T: Element>(
+    rounds: usize,
+    pattern: &str,
+    streams: usize,
+    bytes: usize,
+    contenders: [Contender<T>; 3],
+) {
+    let mut buffers = Buffers::new(bytes);
+    let repeats = (BYTES_PER_TIMING / bytes).max(1);
+    let mut seconds = [const { Vec::new() }; 3];
+    for round in 0..=rounds {
+        for (contender, seconds) in contenders.iter().zip(&mut seconds) {
+            let start = Instant::now();
+            for _ in 0..repeats {
+                contender(Kernels::active(), black_box(&mut buffers));
+            }
+            // Round 0 only warms up.
+            if round > 0 {
+                seconds.push(start.elapsed().as_secs_f64());
+            }
+        }
+    }
+    let [reference, cached, streaming] = seconds.map(|mut seconds| {
+        seconds.sort_by(f64::total_cmp);
+        (repeats * bytes * streams) as f64
+            / seconds[if std::env::var_os("MIN").is_some() { 0 } else { seconds.len() / 2 }]
+            / 1e9
+    });
+    println!(
+        "{pattern:<10} {:<5} {:>6} {reference:>10.1} {cached:>8.1} {:>6.2} {streaming:>10.1} {:>6.2}",
+        T::DTYPE.name(),
+        bytes >> 10,
+        cached / reference,
+        streaming / reference,
+    );
+}
+
+fn copies(rounds: usize, bytes: usize) {
+    row::<u8>(
+        rounds,
+        "copy",
+        2,
+        bytes,
+        [
+            |_, b| b.target.copy_from_slice(&b.sources[0]),
+            |kernels, b| kernels.copy(&mut b.target, &b.sources[0], Stores::Cached),
+            |kernels, b| kernels.copy(&mut b.target, &b.sources[0], Stores::Streaming),
+        ],
+    );
+}
+
+fn into<T: Element>(kernels: &Kernels, buffers: &mut Buffers<T>, stores: Stores) {
+    let [a, b, ..] = &buffers.sources;
+    let target = as_bytes_mut(&mut buffers.target);
+    kernels.reduce_into_bytes(T::DTYPE, ReduceOp::Sum, target, as_bytes(a), as_bytes(b), stores);
+}
+
+fn many<T: Element>(kernels: &Kernels, buffers: &mut Buffers<T>, stores: Stores) {
+    let sources = buffers.sources.each_ref().map(|source| as_bytes(source));
+    let target = as_bytes_mut(&mut buffers.target);
+    kernels.reduce_many_bytes(T::DTYPE, ReduceOp::Sum, target, &sources, stores);
+}
+
+fn sums<T: PlainSum>(rounds: usize, bytes: usize) {
+    let reduce: Contender<T> =
+        |kernels, b| kernels.reduce(ReduceOp::Sum, &mut b.target, &b.sources[0]);
+    row::<T>(
+        rounds,
+        "reduce",
+        3,
+        bytes,
+        [|_, b| T::sum(&mut b.target, &b.sources[0]), reduce, reduce],
+    );
+    row::<T>(
+        rounds,
+        "into",
+        3,
+        bytes,
+        [
+            |_, b| T::sum_into(&mut b.target, &b.sources[0], &b.sources[1]),
+            |kernels, b| into(kernels, b, Stores::Cached),
+            |kernels, b| into(kernels, b, Stores::Streaming),
+        ],
+    );
+    row::<T>(
+        rounds,
+        "many of 4",
+        5,
+        bytes,
+        [
+            |_, b| T::sum_four(&mut b.target, &b.sources),
+            |kernels, b| many(kernels, b, Stores::Cached),
+            |kernels, b| many(kernels, b, Stores::Streaming),
+        ],
+    );
 }
 
 fn main() {
-    for bytes in [32 << 10, 1 << 20, 64 << 20] {
-        let n = bytes / 4;
-        let (mut p, mut q, mut r, b, c) = (vec![1f32; n], vec![1f32; n], vec![1f32; n], vec![1f32; n], vec![1f32; n]);
-        let (k2, k5) = (Kernels::of(Variant::Avx2).unwrap(), Kernels::of(Variant::Avx512).unwrap());
-        row("sum f32", bytes, 3.0, &mut [("plain", Box::new(|| plain(black_box(&mut p), black_box(&b)))),
-            ("avx2", Box::new(|| k2.reduce(ReduceOp::Sum, black_box(&mut q[..]), black_box(&b)))),
-            ("avx512", Box::new(|| k5.reduce(ReduceOp::Sum, black_box(&mut r[..]), black_box(&b))))]);
-        let t = &mut p; let u = &mut q; let v = &mut r; let mut w = vec![0f32; n]; let mut x = vec![0f32; n];
-        row("into f32", bytes, 3.0, &mut [("plain", Box::new(|| plain_into(black_box(t), black_box(&b), black_box(&c)))),
-            ("avx2", Box::new(|| k2.reduce_into_bytes(DType::F32, ReduceOp::Sum, black_box(as_bytes_mut(u)), black_box(as_bytes(&b)), as_bytes(&c), Stores::Cached))),
-            ("avx512", Box::new(|| k5.reduce_into_bytes(DType::F32, ReduceOp::Sum, black_box(as_bytes_mut(v)), black_box(as_bytes(&b)), as_bytes(&c), Stores::Cached))),
-            ("avx2s", Box::new(|| k2.reduce_into_bytes(DType::F32, ReduceOp::Sum, black_box(as_bytes_mut(&mut w)), black_box(as_bytes(&b)), as_bytes(&c), Stores::Streaming))),
-            ("avx512s", Box::new(|| k5.reduce_into_bytes(DType::F32, ReduceOp::Sum, black_box(as_bytes_mut(&mut x)), black_box(as_bytes(&b)), as_bytes(&c), Stores::Streaming)))]);
-        row("copy", bytes, 2.0, &mut [("memcpy", Box::new(|| black_box(&mut p[..]).copy_from_slice(black_box(&b)))),
-            ("avx2", Box::new(|| k2.copy(black_box(as_bytes_mut(&mut q)), black_box(as_bytes(&b)), Stores::Cached))),
-            ("avx2s", Box::new(|| k2.copy(black_box(as_bytes_mut(&mut r)), black_box(as_bytes(&b)), Stores::Streaming))),
-            ("avx512s", Box::new(|| k5.copy(black_box(as_bytes_mut(&mut w)), black_box(as_bytes(&b)), Stores::Streaming)))]);
-    }
-    for bytes in [32 << 10, 1 << 20] {
-        dtype::<f16>(bytes); dtype::<bf16>(bytes); dtype::<f32>(bytes); dtype::<f64>(bytes); dtype::<i8>(bytes); dtype::<u8>(bytes); dtype::<i16>(bytes); dtype::<i32>(bytes); dtype::<i64>(bytes); dtype::<u64>(bytes);
+    let rounds = std::env::args().nth(1).map_or(25, |text| text.parse().expect("ROUNDS: a number"));
+    println!("variant {}; GB/s; reduce has no streaming form", syncline_kernels::variant());
+    println!("pattern    dtype    KiB  reference   cached  ratio  streaming  ratio");
+    for bytes in SIZES_KIB.map(|kib| kib << 10) {
+        copies(rounds, bytes);
+        sums::<f32>(rounds, bytes);
+        sums::<f64>(rounds, bytes);
+        sums::<i32>(rounds, bytes);
+        sums::<u8>(rounds, bytes);
+        sums::<bf16>(rounds, bytes);
+        sums::<f16>(rounds, bytes);
     }
 }

@@ -260,7 +260,14 @@ mod tests {
         let hosts = parse(text).unwrap();
         assert_eq!(
             slots(&hosts),
-            [("localhost", 4), ("other", 2), ("third", 1), ("fe80::1", 1), ("fe80::2", 3), ("x", 2)]
+            [
+                ("localhost", 4),
+                ("other", 2),
+                ("third", 1),
+                ("fe80::1", 1),
+                ("fe80::2", 3),
+                ("x", 2)
+            ]
         );
         assert_eq!(hosts[5].slots_max, Some(5));
         assert_eq!(hosts[1].origin.to_string(), "hosts.txt:4");
@@ -287,8 +294,14 @@ mod tests {
     #[test]
     fn errors_name_the_line_and_the_problem() {
         let cases = [
-            ("ok\nhost slots=x", "hosts.txt:2: slots must be a whole number from 1 to 65536, found 'x'"),
-            ("host slots=0", "hosts.txt:1: slots must be a whole number from 1 to 65536, found '0'"),
+            (
+                "ok\nhost slots=x",
+                "hosts.txt:2: slots must be a whole number from 1 to 65536, found 'x'",
+            ),
+            (
+                "host slots=0",
+                "hosts.txt:1: slots must be a whole number from 1 to 65536, found '0'",
+            ),
             ("host:", "hosts.txt:1: slots must be a whole number from 1 to 65536, found ''"),
             ("host 4", "hosts.txt:1: expected slots=N or max_slots=N, found '4'"),
             ("slots=4", "hosts.txt:1: expected a host name, found 'slots=4'"),

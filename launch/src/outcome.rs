@@ -128,7 +128,10 @@ impl fmt::Display for Outcome {
             JobEnd::Failed(first) => {
                 let after = first.after.as_secs_f64();
                 let (rank, status) = (first.rank, first.status);
-                write!(f, "rank {rank} of {rank_count} failed first, after {after:.2} s: {status}")?;
+                write!(
+                    f,
+                    "rank {rank} of {rank_count} failed first, after {after:.2} s: {status}"
+                )?;
                 if matches!(status, RankStatus::Signal { signal: SIGKILL, .. }) {
                     // The launcher kills only after a first failure, so this one was not ours.
                     f.write_str(", not sent by the launcher; perhaps memory ran out")?;
@@ -144,8 +147,8 @@ impl fmt::Display for Outcome {
         }
         match self.killed_count {
             0 => {}
-            1 => write!(f, "; 1 rank ignored the request to end and was killed")?,
-            count => write!(f, "; {count} ranks ignored the request to end and were killed")?,
+            1 => write!(f, "; 1 rank did not end when told to and was killed")?,
+            count => write!(f, "; {count} ranks did not end when told to and were killed")?,
         }
         for lost in self.ranks.iter().filter(|exit| exit.status == RankStatus::Lost) {
             write!(f, "; the end of rank {} (pid {}) was not seen", lost.rank, lost.pid)?;
@@ -191,7 +194,7 @@ mod tests {
         assert_eq!(
             line,
             "rank 1 of 2 failed first, after 1.50 s: exit code 3; \
-             1 rank ignored the request to end and was killed"
+             1 rank did not end when told to and was killed"
         );
         let segv = RankStatus::Signal { signal: 11, core_dumped: true };
         let line = outcome(JobEnd::Failed(exit(0, segv)), 0).to_string();

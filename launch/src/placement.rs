@@ -66,10 +66,9 @@ impl fmt::Display for PlacementError {
             Self::NotEnoughSlots { rank_count, slots, oversubscribe: true } => {
                 write!(f, "{rank_count} ranks asked for, but max_slots allows {slots} in all")
             }
-            Self::NoRankCount => write!(
-                f,
-                "how many ranks? pass -n N (or --nproc-per-node N, or hosts with slots)"
-            ),
+            Self::NoRankCount => {
+                write!(f, "how many ranks? pass -n N (or --nproc-per-node N, or hosts with slots)")
+            }
             Self::RemoteHost { name, origin, rank } => write!(
                 f,
                 "{origin}: rank {rank} would run on '{name}', but starting ranks on another host \
@@ -220,7 +219,8 @@ mod tests {
     #[test]
     fn oversubscription_respects_max_slots() {
         let hosts = [host("a", 1, Some(2)), host("b", 1, Some(3))];
-        let allowed = |n| Request { rank_count: Some(n), oversubscribe: true, ..Request::default() };
+        let allowed =
+            |n| Request { rank_count: Some(n), oversubscribe: true, ..Request::default() };
         assert_eq!(counts(allowed(5), &hosts).unwrap(), [2, 3]);
         let error = place(allowed(6), &hosts).unwrap_err();
         assert_eq!(error.to_string(), "6 ranks asked for, but max_slots allows 5 in all");
@@ -233,7 +233,9 @@ mod tests {
         assert_eq!(require_local(&fits, &hosts), Ok(()));
         let spills = place(request(Some(3)), &hosts).unwrap();
         let error = require_local(&spills, &hosts).unwrap_err();
-        assert!(matches!(&error, PlacementError::RemoteHost { name, rank: 2, .. } if name == "there"));
+        assert!(
+            matches!(&error, PlacementError::RemoteHost { name, rank: 2, .. } if name == "there")
+        );
         assert!(error.to_string().contains("over ssh is not supported yet"));
     }
 }

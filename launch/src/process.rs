@@ -36,8 +36,9 @@ enum Group {
     Gone,
     /// The rank itself lives.
     Led,
-    /// The rank has ended and left processes behind. They are killed at `kill_at`; the number
-    /// of the group cannot be given to others as long as one of them lives.
+    /// The rank has ended and left processes behind, to be killed at `kill_at`. The kernel does
+    /// not give the group's number away as long as one of them lives, so it is looked whether
+    /// one does right before every signal.
     Strays {
         kill_at: Instant,
     },
@@ -65,7 +66,9 @@ impl RankProcess {
             }
             Group::Led => {}
             Group::Strays { .. } => {
-                let _ = kill_process_group(self.pid, signal);
+                if group_lives(self.pid) {
+                    let _ = kill_process_group(self.pid, signal);
+                }
             }
         }
     }
@@ -163,9 +166,7 @@ impl RankProcess {
 fn rank_status(status: ExitStatus) -> RankStatus {
     match (status.code(), status.signal()) {
         (Some(code), _) => RankStatus::Code(code),
-        (None, Some(signal)) => {
-            RankStatus::Signal { signal, core_dumped: status.core_dumped() }
-        }
+        (None, Some(signal)) => RankStatus::Signal { signal, core_dumped: status.core_dumped() },
         (None, None) => RankStatus::Lost,
     }
 }

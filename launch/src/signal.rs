@@ -77,7 +77,8 @@ impl SignalWatch {
         // Empty the bell first: a signal in between rings again, none is lost.
         let mut bytes = [0u8; 64];
         while matches!((&self.shared.bell).read(&mut bytes), Ok(1..)) {}
-        let taken = self.shared.arrived.iter().filter(|(_, flag)| flag.swap(false, Ordering::SeqCst));
+        let taken =
+            self.shared.arrived.iter().filter(|(_, flag)| flag.swap(false, Ordering::SeqCst));
         taken.map(|(signal, _)| *signal).collect()
     }
 }

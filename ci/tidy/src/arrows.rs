@@ -1,6 +1,7 @@
 //! Which crate may name which, and inside `comm` which module. Reads `Cargo.toml` files and paths
 //! in code; cargo itself stops the use of a crate that is not declared, so the declared
-//! dependencies are what matters and the paths give the line. Called by `main`.
+//! dependencies are what matters and the paths give the line. The protocol crate names no `std`
+//! either, but in tests. Called by `main`.
 
 use crate::source::{self, Token};
 use crate::tree::{File, Finding, Tree};
@@ -41,13 +42,20 @@ const EVERYTHING_BELOW_TESTS: &[&str] = &[
 ];
 
 /// A module of `comm`, and the modules of `comm` that it must not name.
-const MODULES: [(&str, &[&str]); 5] = [
-    ("comm/src/memory", &["communicator", "engine", "offload", "transport"]),
-    ("comm/src/transport", &["communicator", "engine", "offload"]),
-    ("comm/src/offload", &["communicator", "engine"]),
-    ("comm/src/bootstrap", &["communicator", "engine", "offload"]),
-    ("comm/src/engine", &["communicator"]),
+const MODULES: [(&str, &[&str]); 6] = [
+    (
+        "comm/src/memory",
+        &["bootstrap", "communicator", "control", "engine", "offload", "transport"],
+    ),
+    ("comm/src/transport", &["bootstrap", "communicator", "control", "engine", "offload"]),
+    ("comm/src/control", &["bootstrap", "communicator", "engine", "offload"]),
+    ("comm/src/offload", &["bootstrap", "communicator", "control", "engine"]),
+    ("comm/src/engine", &["bootstrap", "communicator"]),
+    ("comm/src/bootstrap", &["communicator"]),
 ];
+
+/// The crate that must not know there is a system under it.
+const WITHOUT_STD: &str = "comm/proto/";
 
 /// Checks every manifest and every Rust file.
 pub(crate) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
@@ -64,11 +72,18 @@ pub(crate) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in tree.files.iter().filter(|file| file.is_rust()) {
         let tokens = source::tokens(&file.code);
         if let Some((_, own, allowed)) = owner(&file.path) {
-            for token in tokens.iter().filter(|token| token.text.starts_with("syncline_")) {
-                refuse(&file.path, token.line, token.text, own, allowed, findings);
+            for (at, token) in tokens.iter().enumerate() {
+                // The sync layer's name is also a plain word; as a path, it is the crate.
+                let is_path = tokens.get(at + 1).is_some_and(|next| next.text == "::");
+                if token.text.starts_with("syncline_") || (token.text == "syncline" && is_path) {
+                    refuse(&file.path, token.line, token.text, own, allowed, findings);
+                }
             }
         }
         check_modules(file, &tokens, findings);
+        if file.path.starts_with(WITHOUT_STD) && !source::is_test_file(&file.path) {
+            check_std(file, &tokens, findings);
+        }
     }
 }
 
@@ -124,6 +139,18 @@ fn check_modules(file: &File, tokens: &[Token<'_>], findings: &mut Vec<Finding>)
             let own = module.trim_start_matches("comm/src/");
             let text = format!("`{own}` must not name `crate::{name}`");
             findings.push(Finding::new(&file.path, line, "arrow", text));
+        }
+    }
+}
+
+fn check_std(file: &File, tokens: &[Token<'_>], findings: &mut Vec<Finding>) {
+    let tests = source::test_lines(tokens);
+    for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.text == "std") {
+        let is_path = tokens.get(at + 1).is_some_and(|next| next.text == "::");
+        let is_extern = at > 0 && tokens[at - 1].text == "crate";
+        if (is_path || is_extern) && !tests.iter().any(|range| range.contains(&token.line)) {
+            let text = "`std` in a crate that must not know there is a system";
+            findings.push(Finding::new(&file.path, token.line, "arrow", text.to_owned()));
         }
     }
 }
@@ -224,6 +251,8 @@ mod tests {
     fn a_path_to_the_right_is_caught_with_its_line() {
         let found = texts("comm/sim/src/lib.rs", "//! syncline_comm\nuse syncline_comm::Engine;\n");
         assert_eq!(found, [(2, "syncline_sim must not use syncline_comm".to_owned())]);
+        let found = texts("comm/src/lib.rs", "let syncline = 1;\nuse syncline::Session;\n");
+        assert_eq!(found, [(2, "syncline_comm must not use syncline".to_owned())]);
         assert_eq!(texts("tests/src/lib.rs", "use syncline_launch::run;\n"), []);
     }
 
@@ -251,5 +280,17 @@ mod tests {
             assert_eq!(texts("comm/src/transport/tcp/mod.rs", form), [], "{form}");
         }
         assert_eq!(texts("comm/src/communicator.rs", "use crate::engine::Engine;"), []);
+    }
+
+    #[test]
+    fn std_in_proto_is_caught_but_not_in_its_tests() {
+        let text = "`std` in a crate that must not know there is a system".to_owned();
+        let path = "comm/proto/src/lib.rs";
+        assert_eq!(texts(path, "use core::fmt;\nuse std::fmt;\n"), [(2, text.clone())]);
+        assert_eq!(texts(path, "extern crate std;\n"), [(1, text)]);
+        assert_eq!(texts(path, "extern crate alloc; // std::fmt\nlet std = 1;\n"), []);
+        assert_eq!(texts(path, "#[cfg(test)]\nmod tests {\n    extern crate std;\n}\n"), []);
+        assert_eq!(texts("comm/proto/src/wire/tests.rs", "use std::fmt;\n"), []);
+        assert_eq!(texts("comm/src/lib.rs", "use std::fmt;\n"), []);
     }
 }

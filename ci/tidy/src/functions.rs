@@ -72,5 +72,6 @@ mod tests {
         let declared = format!("trait T {{ fn a(&self) -> [u8; 4]; {filler} }}\n");
         assert_eq!(lines_found(&declared), []);
         assert_eq!(lines_found(&format!("struct S {{ f: fn(u8), {filler} }}\n")), []);
+        assert_eq!(lines_found(&format!("const F: fn(u8) = |_| {{{filler}}};\n")), []);
     }
 }

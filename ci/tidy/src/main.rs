@@ -5,7 +5,6 @@
 //! rewrites the one generated page, `docs/unsafe.md`. Depends on nothing but the standard library
 //! and git, so that it is the first thing to run and needs no other crate built.
 
-mod ambient;
 mod arrows;
 mod files;
 mod functions;
@@ -25,8 +24,7 @@ use tree::{Finding, Tree};
 /// A rule: looks at the whole tree, adds what it finds.
 type Rule = fn(&Tree, &mut Vec<Finding>);
 
-const RULES: [Rule; 9] = [
-    ambient::check,
+const RULES: [Rule; 8] = [
     arrows::check,
     files::check,
     functions::check,

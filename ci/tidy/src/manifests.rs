@@ -1,5 +1,6 @@
 //! Rules on `Cargo.toml`: every crate takes the workspace's lints and versions, and every
-//! dependency has its reason in the decision record. Called by `main`.
+//! dependency is used and has its reason in the decision record. And on `clippy.toml`: a crate's
+//! own holds all that the root's does. Called by `main`.
 
 use crate::tree::{File, Finding, Tree};
 
@@ -11,12 +12,34 @@ pub(crate) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     for (_, manifest) in tree.crates() {
         check_crate(manifest, findings);
     }
+    check_clippy(tree, findings);
     let Some(root) = tree.file("Cargo.toml") else { return };
     let reasons = tree.file(REASONS).map_or("", |file| file.text.as_str());
+    let used: Vec<&str> = tree
+        .crates()
+        .flat_map(|(_, manifest)| entries(&manifest.text, "dependencies"))
+        .map(|(_, name)| name)
+        .collect();
     for (line, name) in entries(&root.text, "workspace.dependencies") {
-        if !name.starts_with("syncline") && !reasons.contains(&format!("`{name}`")) {
-            let text = format!("`{name}` has no line in {REASONS}");
-            findings.push(Finding::new(&root.path, line, "dependency", text));
+        let mut add = |text| findings.push(Finding::new(&root.path, line, "dependency", text));
+        if !used.contains(&name) {
+            add(format!("no crate uses `{name}`"));
+        }
+        if !name.starts_with("syncline") && !reasons.contains(&format!("| `{name}` |")) {
+            add(format!("`{name}` has no line in {REASONS}"));
+        }
+    }
+}
+
+/// Clippy reads the nearest file only, so a nearer one must repeat the root's.
+fn check_clippy(tree: &Tree, findings: &mut Vec<Finding>) {
+    let Some(root) = tree.file("clippy.toml") else { return };
+    for file in tree.files.iter().filter(|file| file.path.ends_with("/clippy.toml")) {
+        for line in root.text.lines().filter(|line| !line.starts_with('#')) {
+            if !file.text.lines().any(|other| other == line) {
+                let text = format!("lacks a line of the root's: {line}");
+                findings.push(Finding::new(&file.path, 1, "manifest", text));
+            }
         }
     }
 }
@@ -80,14 +103,29 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_without_a_reason_is_caught() {
+    fn a_dependency_without_a_reason_or_a_user_is_caught() {
         let root = (
             "Cargo.toml",
-            "[workspace.dependencies]\n# ours\nsyncline = { path = \"sync\" }\n\
-                     libc = \"0.2\"\nmio = { version = \"1\", features = [\n    \"net\",\n] }\n",
+            "[workspace.dependencies]\n# ours\nsyncline = { path = \"sync\" }\nlibc = \"0.2\"\n\
+             mio = { version = \"1\", features = [\n    \"net\",\n] }\n",
         );
-        let reasons = (REASONS, "| `libc` | system calls |\n");
-        assert_eq!(found(&[root, reasons]), [(5, "dependency")]);
-        assert_eq!(found(&[root]), [(4, "dependency"), (5, "dependency")]);
+        let user = format!(
+            "[package]\n[dependencies]\nlibc.workspace = true\n[build-dependencies]\n\
+             mio.workspace = true\n[target.x.dependencies]\nsyncline.workspace = true\n{LINTS}"
+        );
+        let reasons = (REASONS, "| `libc` | system calls |\n| `mio` | readiness |\n");
+        let user = ("a/Cargo.toml", user.as_str());
+        assert_eq!(found(&[root, user, reasons]), []);
+        assert_eq!(found(&[root, reasons]).len(), 3);
+        let reasons = (REASONS, "| `libc` | as `mio` |\n");
+        assert_eq!(found(&[root, user, reasons]), [(5, "dependency")]);
+    }
+
+    #[test]
+    fn a_clippy_file_that_lacks_a_line_of_the_roots_is_caught() {
+        let root = ("clippy.toml", "# Root.\na = 1\nb = [\n    2,\n]\n");
+        let whole = ("comm/clippy.toml", "a = 1\nb = [\n    2,\n    3,\n]\n");
+        assert_eq!(found(&[root, whole]), []);
+        assert_eq!(found(&[root, ("comm/clippy.toml", "a = 1\nb = [\n]\n")]), [(1, "manifest")]);
     }
 }

@@ -74,6 +74,11 @@ impl Inbox {
         let _ = self.bell.set(bell);
     }
 
+    /// Whether there is news.
+    pub(crate) fn has_news(&self) -> bool {
+        self.news.load(Ordering::Relaxed)
+    }
+
     /// Whether there is news; asking takes it.
     pub(crate) fn take_news(&self) -> bool {
         self.news.load(Ordering::Relaxed) && self.news.swap(false, Ordering::Acquire)

@@ -6,6 +6,10 @@
 //! Which parts of one memory may be in flight at once is the plan's business: no step of a round
 //! touches what another receive of that round writes (`syncline_proto::collective::check`).
 
+mod lease;
+mod scratch;
 mod slice;
 
+pub(crate) use lease::{lend, lend_mut};
+pub(crate) use scratch::Scratch;
 pub use slice::LocalSlice;

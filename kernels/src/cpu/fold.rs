@@ -5,22 +5,24 @@
 //! of the function it is written into. Never checks lengths: `table` has. Called by the variants
 //! through `kernels_for!`.
 
-use core::ops::Range;
-
-use super::lane::{Lane, Number};
+use super::lane::Lane;
+use super::number::{Number, Ordered};
 use crate::table::Stores;
 
-/// Bytes of a result that stay in the first-level cache while source after source is folded in.
+/// Bytes of a result that are computed in the first-level cache and then streamed to the target.
 const BLOCK_BYTES: usize = 4096;
+
+/// Lanes of single elements that are folded together: four vectors of `f32` at AVX-512's width.
+const TILE_LANES: usize = 64;
 
 /// A block of results on the stack, aligned to a cache line.
 #[repr(align(64))]
-struct Block<T, const N: usize>([T; N]);
+struct Block([u8; BLOCK_BYTES]);
 
 /// What a variant does in its own way.
 pub(super) trait Isa {
-    /// How this variant converts `f16`.
-    type F16: Lane;
+    /// `f16` for sum, product and division, as this variant converts it.
+    type F16: Lane<Wide: Number, Single: Lane<Wide: Number>>;
     /// Bytes at the start of `target` that must be written through the cache before `stream` may
     /// write the rest, a multiple of `size`; `None` if `target` cannot be streamed to at all.
     fn stream_offset(target: &[u8], size: usize) -> Option<usize>;
@@ -30,28 +32,50 @@ pub(super) trait Isa {
     fn fence();
 }
 
-/// An operation, known at compile time.
-pub(super) trait Fold {
-    fn fold<N: Number>(a: N, b: N) -> N;
+/// An operation on numbers of type `N`, known at compile time.
+pub(super) trait Fold<N> {
+    fn fold(a: N, b: N) -> N;
 }
 
 macro_rules! folds {
-    ($($name:ident => $method:ident),*) => {$(
+    ($($name:ident: $number:ident => $method:ident),*) => {$(
         pub(super) enum $name {}
-        impl Fold for $name {
+        impl<N: $number> Fold<N> for $name {
             #[inline(always)]
-            fn fold<N: Number>(a: N, b: N) -> N {
+            fn fold(a: N, b: N) -> N {
                 a.$method(b)
             }
         }
     )*};
 }
 
-folds! { Sum => add, Prod => multiply, Min => lesser, Max => greater }
+folds! {
+    Sum: Number => add, Prod: Number => multiply, Min: Ordered => lesser, Max: Ordered => greater
+}
+
+/// An operation on everything a lane of type `L` computes.
+pub(super) trait FoldLane<L: Lane>:
+    Fold<L::Wide> + Fold<<L::Single as Lane>::Wide> + Fold<<L::Held as Lane>::Wide>
+{
+}
+
+impl<L: Lane, O> FoldLane<L> for O where
+    O: Fold<L::Wide> + Fold<<L::Single as Lane>::Wide> + Fold<<L::Held as Lane>::Wide>
+{
+}
 
 /// `acc[i] = acc[i] op source[i]`.
 #[inline(always)]
-pub(super) fn in_place<L: Lane, O: Fold>(acc: &mut [u8], source: &[u8]) {
+pub(super) fn in_place<L: Lane, O: FoldLane<L>>(acc: &mut [u8], source: &[u8]) {
+    let packed = packed_bytes::<L>(acc.len());
+    in_place_lanes::<L, O>(acc, source);
+    if L::PACKED {
+        in_place_lanes::<L::Single, O>(&mut acc[packed..], &source[packed..]);
+    }
+}
+
+#[inline(always)]
+fn in_place_lanes<L: Lane, O: Fold<L::Wide>>(acc: &mut [u8], source: &[u8]) {
     for (a, s) in L::raw_mut(acc).iter_mut().zip(L::raw(source)) {
         *a = L::narrow(O::fold(L::widen(*a), L::widen(*s)));
     }
@@ -59,88 +83,148 @@ pub(super) fn in_place<L: Lane, O: Fold>(acc: &mut [u8], source: &[u8]) {
 
 /// `target[i] = a[i] op b[i]`.
 #[inline(always)]
-pub(super) fn into<L: Lane, O: Fold>(target: &mut [u8], a: &[u8], b: &[u8]) {
+pub(super) fn into<L: Lane, O: FoldLane<L>>(target: &mut [u8], a: &[u8], b: &[u8]) {
+    let packed = packed_bytes::<L>(target.len());
+    into_lanes::<L, O>(target, a, b);
+    if L::PACKED {
+        into_lanes::<L::Single, O>(&mut target[packed..], &a[packed..], &b[packed..]);
+    }
+}
+
+#[inline(always)]
+fn into_lanes<L: Lane, O: Fold<L::Wide>>(target: &mut [u8], a: &[u8], b: &[u8]) {
     for ((t, a), b) in L::raw_mut(target).iter_mut().zip(L::raw(a)).zip(L::raw(b)) {
         *t = L::narrow(O::fold(L::widen(*a), L::widen(*b)));
     }
 }
 
+/// How many of `len` bytes the whole lanes take.
+#[inline(always)]
+fn packed_bytes<L: Lane>(len: usize) -> usize {
+    len - len % size_of::<L::Raw>()
+}
+
 /// `target[i] = sources[0][i] op sources[1][i] op …`, folded from the left.
 #[inline(always)]
-pub(super) fn many<I: Isa, L: Lane, O: Fold>(target: &mut [u8], sources: &[&[u8]], stores: Stores) {
+pub(super) fn many<I: Isa, L: Lane, O: FoldLane<L>>(
+    target: &mut [u8],
+    sources: &[&[u8]],
+    stores: Stores,
+) {
     if let [source] = sources {
         return copy::<I>(target, source, stores);
     }
     let offset = match stores {
-        Stores::Streaming => I::stream_offset(target, size_of::<L::Raw>()),
+        Stores::Streaming => I::stream_offset(target, size_of::<<L::Single as Lane>::Raw>()),
         Stores::Cached => None,
     };
     let Some(offset) = offset else {
-        return fold_blocks::<L, O>(target, sources, 0);
+        return fold_sources::<L, O>(target, sources, 0);
     };
     let (head, body) = target.split_at_mut(offset.min(target.len()));
-    fold_blocks::<L, O>(head, sources, 0);
-    let mut result = Block([0; BLOCK_BYTES]);
+    fold_sources::<L, O>(head, sources, 0);
+    let mut block = Block([0; BLOCK_BYTES]);
     let mut start = head.len();
-    for block in body.chunks_mut(BLOCK_BYTES) {
-        let result = &mut result.0[..block.len()];
-        fold_blocks::<L, O>(result, sources, start);
-        I::stream(block, result);
-        start += block.len();
+    for target in body.chunks_mut(BLOCK_BYTES) {
+        let block = &mut block.0[..target.len()];
+        fold_sources::<L, O>(block, sources, start);
+        I::stream(target, block);
+        start += target.len();
     }
     I::fence();
 }
 
-/// Folds what the sources hold from byte `start` on into all of `target`, block by block.
+/// Folds what the sources hold from byte `start` on into all of `target`.
 #[inline(always)]
-fn fold_blocks<L: Lane, O: Fold>(target: &mut [u8], sources: &[&[u8]], mut start: usize) {
-    if L::WIDENS && sources.len() > 2 {
-        let mut wide = Block([L::Wide::ZERO; BLOCK_BYTES / size_of::<u16>()]);
-        for block in target.chunks_mut(BLOCK_BYTES) {
-            fold_wide::<L, O>(block, sources, start..start + block.len(), &mut wide.0);
-            start += block.len();
-        }
-        return;
+fn fold_sources<L: Lane, O: FoldLane<L>>(target: &mut [u8], sources: &[&[u8]], start: usize) {
+    if let [a, b] = sources {
+        let range = start..start + target.len();
+        return into::<L, O>(target, &a[range.clone()], &b[range]);
     }
-    for block in target.chunks_mut(BLOCK_BYTES) {
-        let range = start..start + block.len();
-        into::<L, O>(block, &sources[0][range.clone()], &sources[1][range.clone()]);
-        for source in &sources[2..] {
-            in_place::<L, O>(block, &source[range.clone()]);
-        }
-        start = range.end;
+    // A pack is as wide as two to four vectors already.
+    if L::Held::PACKED {
+        fold_tiles::<L::Held, O, 2>(target, sources, start);
+        let packed = packed_bytes::<L::Held>(target.len());
+        fold_rest::<L::Single, O>(&mut target[packed..], sources, start + packed);
+    } else {
+        fold_tiles::<L::Held, O, TILE_LANES>(target, sources, start);
     }
 }
 
-/// One block of a fold held in the wider type and rounded once. `wide` has room for the block.
+/// Folds tile by tile. A tile of `LANES` lanes stays in registers while the sources' are folded
+/// into it, in the wider type if there is one, and all sources are read side by side, which keeps
+/// as many loads in flight as there are sources.
 #[inline(always)]
-fn fold_wide<L: Lane, O: Fold>(
+fn fold_tiles<L: Lane, O: Fold<L::Wide>, const LANES: usize>(
     target: &mut [u8],
     sources: &[&[u8]],
-    range: Range<usize>,
-    wide: &mut [L::Wide],
+    start: usize,
 ) {
-    let target = L::raw_mut(target);
-    let wide = &mut wide[..target.len()];
-    let (first, second) = (L::raw(&sources[0][range.clone()]), L::raw(&sources[1][range.clone()]));
-    for ((w, a), b) in wide.iter_mut().zip(first).zip(second) {
-        *w = O::fold(L::widen(*a), L::widen(*b));
+    let tile_bytes = LANES * size_of::<L::Raw>();
+    let tiled = target.len() - target.len() % tile_bytes;
+    let (tiles, _) = L::raw_mut(&mut target[..tiled]).as_chunks_mut::<LANES>();
+    let first = lanes_of::<L>(sources[0], start, tiled).as_chunks::<LANES>().0;
+    for (index, (tile, first)) in tiles.iter_mut().zip(first).enumerate() {
+        let mut wide = first.map(L::widen);
+        for source in &sources[1..] {
+            let source = lanes_of::<L>(source, start + index * tile_bytes, tile_bytes);
+            let Some(source) = source.first_chunk::<LANES>() else { return };
+            for (wide, lane) in wide.iter_mut().zip(source) {
+                *wide = O::fold(*wide, L::widen(*lane));
+            }
+        }
+        *tile = wide.map(L::narrow);
     }
-    for source in &sources[2..] {
-        for (w, s) in wide.iter_mut().zip(L::raw(&source[range.clone()])) {
-            *w = O::fold(*w, L::widen(*s));
+    fold_rest::<L, O>(&mut target[tiled..], sources, start + tiled);
+}
+
+/// As `fold_tiles`, for at most [`TILE_LANES`] lanes.
+#[inline(always)]
+fn fold_rest<L: Lane, O: Fold<L::Wide>>(target: &mut [u8], sources: &[&[u8]], start: usize) {
+    let len = target.len();
+    let target = L::raw_mut(target);
+    let Some(&first) = target.first() else { return };
+    let mut wide = [L::widen(first); TILE_LANES];
+    for (wide, lane) in wide.iter_mut().zip(lanes_of::<L>(sources[0], start, len)) {
+        *wide = L::widen(*lane);
+    }
+    for source in &sources[1..] {
+        for (wide, lane) in wide.iter_mut().zip(lanes_of::<L>(source, start, len)) {
+            *wide = O::fold(*wide, L::widen(*lane));
         }
     }
-    for (t, w) in target.iter_mut().zip(wide) {
-        *t = L::narrow(*w);
+    for (lane, wide) in target.iter_mut().zip(wide) {
+        *lane = L::narrow(wide);
     }
+}
+
+/// The whole lanes in `len` bytes of `source` from byte `start` on.
+#[inline(always)]
+fn lanes_of<L: Lane>(source: &[u8], start: usize, len: usize) -> &[L::Raw] {
+    L::raw(&source[start..start + len])
 }
 
 /// `data[i] = data[i] / world_size`; `world_size` is not zero.
 #[inline(always)]
-pub(super) fn divide<L: Lane>(data: &mut [u8], world_size: u32) {
-    for element in L::raw_mut(data) {
-        *element = L::narrow(L::widen(*element).divide(world_size));
+pub(super) fn divide<L: Lane>(data: &mut [u8], world_size: u32)
+where
+    L::Wide: Number,
+    <L::Single as Lane>::Wide: Number,
+{
+    let packed = packed_bytes::<L>(data.len());
+    divide_lanes::<L>(data, world_size);
+    if L::PACKED {
+        divide_lanes::<L::Single>(&mut data[packed..], world_size);
+    }
+}
+
+#[inline(always)]
+fn divide_lanes<L: Lane>(data: &mut [u8], world_size: u32)
+where
+    L::Wide: Number,
+{
+    for lane in L::raw_mut(data) {
+        *lane = L::narrow(L::widen(*lane).divide(world_size));
     }
 }
 

@@ -21,7 +21,9 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod bytes;
 mod fold;
+mod half;
 mod lane;
+mod number;
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod stream;
@@ -30,29 +32,30 @@ mod stream;
 macro_rules! for_dtype_and_op {
     ($isa:ty, $dtype:expr, $op:expr, $function:ident $arguments:tt) => {
         match $dtype {
-            DType::F16 => for_op!($op, $function, <$isa as Isa>::F16, $arguments),
-            DType::BF16 => for_op!($op, $function, bf16, $arguments),
-            DType::F32 => for_op!($op, $function, f32, $arguments),
-            DType::F64 => for_op!($op, $function, f64, $arguments),
-            DType::I8 => for_op!($op, $function, i8, $arguments),
-            DType::I16 => for_op!($op, $function, i16, $arguments),
-            DType::I32 => for_op!($op, $function, i32, $arguments),
-            DType::I64 => for_op!($op, $function, i64, $arguments),
-            DType::U8 => for_op!($op, $function, u8, $arguments),
-            DType::U16 => for_op!($op, $function, u16, $arguments),
-            DType::U32 => for_op!($op, $function, u32, $arguments),
-            DType::U64 => for_op!($op, $function, u64, $arguments),
+            DType::F16 => for_op!($op, $function, <$isa as Isa>::F16, F16Bits, $arguments),
+            DType::BF16 => for_op!($op, $function, Bf16Pair, Bf16Bits, $arguments),
+            DType::F32 => for_op!($op, $function, f32, f32, $arguments),
+            DType::F64 => for_op!($op, $function, f64, f64, $arguments),
+            DType::I8 => for_op!($op, $function, i8, i8, $arguments),
+            DType::I16 => for_op!($op, $function, i16, i16, $arguments),
+            DType::I32 => for_op!($op, $function, i32, i32, $arguments),
+            DType::I64 => for_op!($op, $function, i64, i64, $arguments),
+            DType::U8 => for_op!($op, $function, u8, u8, $arguments),
+            DType::U16 => for_op!($op, $function, u16, u16, $arguments),
+            DType::U32 => for_op!($op, $function, u32, u32, $arguments),
+            DType::U64 => for_op!($op, $function, u64, u64, $arguments),
         }
     };
 }
 
+/// `$number` is the lane for sums and products, `$ordered` the one for minima and maxima.
 macro_rules! for_op {
-    ($op:expr, $function:ident, $lane:ty, $arguments:tt) => {
+    ($op:expr, $function:ident, $number:ty, $ordered:ty, $arguments:tt) => {
         match $op {
-            ReduceOp::Sum | ReduceOp::Avg => $function::<$lane, fold::Sum> $arguments,
-            ReduceOp::Prod => $function::<$lane, fold::Prod> $arguments,
-            ReduceOp::Min => $function::<$lane, fold::Min> $arguments,
-            ReduceOp::Max => $function::<$lane, fold::Max> $arguments,
+            ReduceOp::Sum | ReduceOp::Avg => $function::<$number, fold::Sum> $arguments,
+            ReduceOp::Prod => $function::<$number, fold::Prod> $arguments,
+            ReduceOp::Min => $function::<$ordered, fold::Min> $arguments,
+            ReduceOp::Max => $function::<$ordered, fold::Max> $arguments,
         }
     };
 }
@@ -60,29 +63,34 @@ macro_rules! for_op {
 /// Compiles the functions listed above for `$isa`, each with `$attribute`.
 macro_rules! kernels_for {
     ($isa:ty $(, $attribute:meta)?) => {
-        use super::fold::{self, Fold, Isa};
-        use super::lane::Lane;
-        use crate::dtype::{DType, bf16};
+        use super::fold::{self, FoldLane, Isa};
+        use super::lane::{Bf16Bits, Bf16Pair, F16Bits, Lane};
+        use super::number::Number;
+        use crate::dtype::DType;
         use crate::op::ReduceOp;
         use crate::table::Stores;
 
         $(#[$attribute])?
-        fn in_place<L: Lane, O: Fold>(acc: &mut [u8], source: &[u8]) {
+        fn in_place<L: Lane, O: FoldLane<L>>(acc: &mut [u8], source: &[u8]) {
             fold::in_place::<L, O>(acc, source);
         }
 
         $(#[$attribute])?
-        fn into<L: Lane, O: Fold>(target: &mut [u8], a: &[u8], b: &[u8]) {
+        fn into<L: Lane, O: FoldLane<L>>(target: &mut [u8], a: &[u8], b: &[u8]) {
             fold::into::<L, O>(target, a, b);
         }
 
         $(#[$attribute])?
-        fn many<L: Lane, O: Fold>(target: &mut [u8], sources: &[&[u8]], stores: Stores) {
+        fn many<L: Lane, O: FoldLane<L>>(target: &mut [u8], sources: &[&[u8]], stores: Stores) {
             fold::many::<$isa, L, O>(target, sources, stores);
         }
 
         $(#[$attribute])?
-        fn divide<L: Lane>(data: &mut [u8], world_size: u32) {
+        fn divide<L: Lane>(data: &mut [u8], world_size: u32)
+        where
+            L::Wide: Number,
+            <L::Single as Lane>::Wide: Number,
+        {
             fold::divide::<L>(data, world_size);
         }
 
@@ -117,7 +125,7 @@ macro_rules! kernels_for {
         pub(crate) fn finish_average(dtype: DType, data: &mut [u8], world_size: u32) {
             match dtype {
                 DType::F16 => divide::<<$isa as Isa>::F16>(data, world_size),
-                DType::BF16 => divide::<bf16>(data, world_size),
+                DType::BF16 => divide::<Bf16Pair>(data, world_size),
                 DType::F32 => divide::<f32>(data, world_size),
                 DType::F64 => divide::<f64>(data, world_size),
                 DType::I8 => divide::<i8>(data, world_size),

@@ -14,9 +14,10 @@ use super::blocks::{ceil_log2, floor_log2};
 use super::topology::Topology;
 use super::tuning::is_supported;
 use crate::call::CollectiveKind;
+use bincode::{Decode, Encode};
 
 /// What a message costs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Link {
     /// α: from the start of an empty message to its arrival.
     pub latency_ns: u64,
@@ -27,13 +28,13 @@ pub struct Link {
 }
 
 /// What moving and reducing costs; all ranks must be given the same.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct LinkCost {
     /// Between ranks of a host; every rank has it to itself.
     pub local: Link,
     /// Between hosts; the ranks of a host share it.
     pub remote: Link,
-    /// 1/γ: bytes of one operand that a rank reduces.
+    /// 1/γ: bytes of one operand that a rank reduces; copies are counted as fast.
     pub reduce_bytes_per_s: u64,
 }
 
@@ -75,22 +76,32 @@ pub fn cost(
     let block = bytes.div_ceil(u128::from(ranks));
     Some(match (kind, algorithm) {
         (K::AllReduce, _) => model.all_reduce(algorithm, bytes),
-        (K::AllGather | K::AllToAll | K::Barrier, A::Direct) => model.everybody(bytes),
-        (K::AllGather, A::RecursiveDoubling) => model.dissemination(|blocks| blocks * bytes),
+        (K::AllGather | K::AllToAll, A::Direct) => model.everybody(bytes),
+        (K::AllGather, A::RecursiveDoubling) => {
+            let copy = model.reduction(bytes);
+            sum([copy, model.dissemination(|blocks| blocks * bytes)])
+        }
         (K::AllGather, _) => model.around(bytes),
-        (K::AllToAll, _) => model.pairwise(bytes),
+        (K::AllToAll, _) => sum([model.reduction(bytes), model.pairwise(bytes)]),
+        (K::Barrier, A::Direct) => model.everybody(0),
         (K::Barrier, _) => model.dissemination(|_| 0),
         (K::Broadcast, A::Direct) | (K::Gather | K::Scatter, _) => model.one_to_all(bytes),
         (K::Broadcast, A::Ring) => sum([model.one_to_all(block), model.around(block)]),
         (K::Broadcast, _) => model.tree(bytes),
-        (K::Reduce, A::Direct) => sum([model.one_to_all(bytes), model.reduction(others * bytes)]),
+        (K::Reduce, A::Direct) => {
+            sum([model.one_to_all(bytes), model.reduction((others + 1) * bytes)])
+        }
         (K::Reduce, A::Ring) => {
-            let reduction = model.reduction(others * block);
+            // One pass more, because the input is copied before it is reduced into.
+            let reduction = model.reduction(others * block + bytes);
             sum([model.around(block), reduction, model.one_to_all(block)])
         }
-        (K::Reduce, _) => sum([model.tree(bytes), model.reduction(model.doublings() * bytes)]),
+        (K::Reduce, _) => {
+            // One pass more, because the input is copied before it is reduced into.
+            sum([model.tree(bytes), model.reduction((model.doublings() + 1) * bytes)])
+        }
         (K::ReduceScatter, A::Direct) => {
-            sum([model.everybody(bytes), model.reduction(others * bytes)])
+            sum([model.everybody(bytes), model.reduction((others + 1) * bytes)])
         }
         (K::ReduceScatter, _) => sum([model.around(bytes), model.reduction(others * bytes)]),
         (K::SendRecv | K::Split, _) => return None,
@@ -123,12 +134,15 @@ impl<'a> Model<'a> {
         match algorithm {
             Algorithm::Direct => {
                 let exchange = self.everybody(block);
-                sum([exchange, self.reduction(others * block), exchange])
+                // One pass more for the copy from scratch.
+                sum([exchange, self.reduction((others + 1) * block), exchange])
             }
             Algorithm::HalvingDoubling => self.core(bytes, |level| 2 * (bytes >> (level + 1)), 2),
             Algorithm::Hierarchical => self.hierarchical(bytes),
             Algorithm::Node => u64::MAX,
-            Algorithm::RecursiveDoubling => self.core(bytes, |_| bytes, 1),
+            Algorithm::RecursiveDoubling => {
+                sum([self.core(bytes, |_| bytes, 1), self.reduction(bytes)])
+            }
             Algorithm::Ring => {
                 let around = self.around(block);
                 sum([around, self.reduction(others * block), around])
@@ -146,15 +160,15 @@ impl<'a> Model<'a> {
         let levels = floor_log2(self.ranks);
         let mut total = 0;
         for level in 0..levels {
-            let wire = self.doubling(level, self.local_ranks, moved(level));
-            let (latency, reduced) = (self.latency(self.is_local(level)), moved(level));
-            let reduction = self.reduction(reduced / u128::from(messages));
-            total = sum([total, wire, latency.saturating_mul(messages - 1), reduction]);
+            let flows = self.topology.exchange_flows(level);
+            let wire = self.shared(flows, moved(level));
+            let more = self.link(flows == 0).latency_ns.saturating_mul(messages - 1);
+            total = sum([total, wire, more, self.reduction(moved(level) / u128::from(messages))]);
         }
         if self.ranks.is_power_of_two() {
             return total;
         }
-        let extra = self.doubling(levels, self.local_ranks, bytes);
+        let extra = self.shared(self.topology.exchange_flows(levels), bytes);
         sum([total, extra, self.reduction(bytes), extra])
     }
 
@@ -171,81 +185,72 @@ impl<'a> Model<'a> {
 
     /// A binomial tree, one way.
     fn tree(&self, bytes: u128) -> u64 {
-        // Distances are not a power of two from the root's host on, so hosts rarely align.
-        let crossing = if self.hosts == 1 { 0 } else { ceil_log2(self.ranks) };
-        let crossing = crossing.saturating_sub(self.topology.local_levels());
-        let local = ceil_log2(self.ranks) - crossing;
-        let far = self.transfer(&self.links.remote, 1, bytes).saturating_mul(crossing.into());
-        let near = self.transfer(&self.links.local, 1, bytes).saturating_mul(local.into());
-        sum([far, near])
+        let level = |level| self.shared(self.topology.tree_flows(level), bytes);
+        (0..ceil_log2(self.ranks)).map(level).fold(0, u64::saturating_add)
     }
 
-    /// `n - 1` steps of a ring in which each host has one way out and one in.
+    /// `n - 1` steps of a ring in which each host has one way out and one in. All blocks cross
+    /// each link, but on its way a block meets no more links between hosts than there are hosts.
     fn around(&self, bytes: u128) -> u64 {
-        self.transfer(self.link(self.hosts == 1), 1, bytes).saturating_mul(self.steps())
+        let far = if self.hosts == 1 { 0 } else { self.steps().min(self.hosts.into()) };
+        let near = self.steps() - far;
+        let slowest = self.link(self.hosts == 1).bytes_per_s;
+        sum([
+            self.links.remote.latency_ns.saturating_mul(far),
+            self.links.local.latency_ns.saturating_mul(near),
+            transfer_ns(u128::from(self.steps()) * bytes, slowest),
+        ])
     }
 
     /// `n - 1` steps in which everybody has another partner.
     fn pairwise(&self, bytes: u128) -> u64 {
-        let shared = if self.hosts == 1 { 1 } else { u128::from(self.local_ranks) };
-        self.transfer(self.link(self.hosts == 1), 1, shared * bytes).saturating_mul(self.steps())
+        let latency = self.link(self.hosts == 1).latency_ns.saturating_mul(self.steps());
+        sum([latency, self.traffic(bytes)])
     }
 
     /// `ceil(log2 n)` steps; step `k` moves `moved(min(2^k, n - 2^k))` bytes.
     fn dissemination(&self, moved: impl Fn(u128) -> u128) -> u64 {
-        let mut total = 0;
-        for level in 0..ceil_log2(self.ranks) {
-            let distance = 1 << level;
+        let step = |level: u32| {
+            let distance = 1_u32 << level;
             let bytes = moved(u128::from(distance.min(self.ranks - distance)));
-            let shared = u128::from(self.local_ranks.min(distance));
-            let is_local = self.hosts == 1;
-            let bytes = if is_local { bytes } else { shared * bytes };
-            total = sum([total, self.transfer(self.link(is_local), 1, bytes)]);
-        }
-        total
+            self.shared(self.topology.shift_flows(level), bytes)
+        };
+        (0..ceil_log2(self.ranks)).map(step).fold(0, u64::saturating_add)
     }
 
     /// Everybody sends `bytes` to everybody at once.
     fn everybody(&self, bytes: u128) -> u64 {
-        let (near, far) = (self.local_ranks - 1, self.ranks - self.local_ranks);
-        let near_bytes = u128::from(near) * bytes;
-        if self.hosts == 1 {
-            return self.transfer(&self.links.local, near.into(), near_bytes);
-        }
+        // A rank sends and receives as many.
+        let messages = 2 * self.steps() - 1;
+        sum([self.transfer(self.link(self.hosts == 1), messages, 0), self.traffic(bytes)])
+    }
+
+    /// What everybody's `bytes` to everybody take on the links.
+    fn traffic(&self, bytes: u128) -> u64 {
+        let (near, far) = (u128::from(self.local_ranks - 1), self.ranks - self.local_ranks);
+        let inside = transfer_ns(near * bytes, self.links.local.bytes_per_s);
         let far_bytes = u128::from(self.local_ranks) * u128::from(far) * bytes;
-        let inside = transfer_ns(near_bytes, self.links.local.bytes_per_s);
-        sum([self.transfer(&self.links.remote, self.steps(), far_bytes), inside])
+        inside.max(transfer_ns(far_bytes, self.links.remote.bytes_per_s))
     }
 
-    /// One rank sends `bytes` to, or receives them from, every other.
+    /// One rank, on a host as full as the mean, sends `bytes` to, or receives them from, every
+    /// other.
     fn one_to_all(&self, bytes: u128) -> u64 {
-        let (near, far) = (self.local_ranks - 1, self.ranks - self.local_ranks);
-        let near_bytes = u128::from(near) * bytes;
-        if self.hosts == 1 {
-            return self.transfer(&self.links.local, near.into(), near_bytes);
-        }
-        let inside = transfer_ns(near_bytes, self.links.local.bytes_per_s);
-        let far_bytes = u128::from(far) * bytes;
-        sum([self.transfer(&self.links.remote, self.steps(), far_bytes), inside])
+        let local_ranks = self.ranks.div_ceil(self.hosts);
+        let (near, far) = (local_ranks - 1, self.ranks - local_ranks);
+        let inside = transfer_ns(u128::from(near) * bytes, self.links.local.bytes_per_s);
+        let outside = transfer_ns(u128::from(far) * bytes, self.links.remote.bytes_per_s);
+        let link = self.link(self.hosts == 1);
+        sum([self.transfer(link, self.steps(), 0), inside.max(outside)])
     }
 
-    fn doubling(&self, level: u32, shared: u32, bytes: u128) -> u64 {
-        if self.is_local(level) {
-            return self.transfer(&self.links.local, 1, bytes);
-        }
-        self.transfer(&self.links.remote, 1, bytes * u128::from(shared))
-    }
-
-    fn is_local(&self, level: u32) -> bool {
-        self.hosts == 1 || level < self.topology.local_levels()
+    /// A message of each rank; `flows` of them share the way out of a host.
+    fn shared(&self, flows: u32, bytes: u128) -> u64 {
+        self.transfer(self.link(flows == 0), 1, bytes * u128::from(flows.max(1)))
     }
 
     fn link(&self, is_local: bool) -> &Link {
         if is_local { &self.links.local } else { &self.links.remote }
-    }
-
-    fn latency(&self, is_local: bool) -> u64 {
-        self.link(is_local).latency_ns
     }
 
     fn transfer(&self, link: &Link, messages: u64, bytes: u128) -> u64 {

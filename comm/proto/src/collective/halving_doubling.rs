@@ -3,7 +3,9 @@
 //! Eight ranks; each pair splits what it has, the lower rank keeps the lower half:
 //!
 //! ```text
-//! halving    step 0: 0 <-> 1, half the vector    step 1: 0 <-> 2, a quarter    step 2: 0 <-> 4, an eighth
+//! halving    step 0: 0 <-> 1, half the vector
+//!            step 1: 0 <-> 2, a quarter
+//!            step 2: 0 <-> 4, an eighth
 //! doubling   the same steps backwards, with whole results
 //! ```
 //!
@@ -11,14 +13,16 @@
 //!
 //! With `m = 2^F` the largest power of two within `n` ranks, the `n - m` extra ranks hand their
 //! vector to rank `index - m` before, and get the result from it after. Per rank, for `c` elements
-//! cut in `m` blocks, `b` being the one it ends up with:
+//! cut in `m` blocks, `b` being the block it ends up with, and `d` the sum of what it has before
+//! each doubling:
 //!
-//! | | steps | elements sent |
+//! | | rounds with traffic | elements sent |
 //! |---|---|---|
-//! | `index < m` | `2F`, and 2 more with an extra | `c - b` + sum of what it has before each doubling, and `c` more with an extra |
+//! | `index < m` | `2F` | `c - b + d` |
+//! | `index < m`, with an extra | `2F + 2` | `c - b + d + c` |
 //! | `index >= m` | 2 | `c` |
 //!
-//! Where `m` divides `c` the sum is `c - b` too, so `2c(m-1)/m` in all.
+//! Where `m` divides `c`, `d` is `c - b` too, which makes `2c(m-1)/m` in all.
 //!
 //! Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
 

@@ -5,6 +5,7 @@
 //! runs any plan.
 
 pub mod blocks;
+pub mod check;
 pub mod cost;
 pub mod direct;
 pub mod halving_doubling;
@@ -15,6 +16,8 @@ pub mod plan;
 pub mod recursive_doubling;
 pub mod ring;
 pub mod shape;
+#[cfg(test)]
+mod tests;
 pub mod topology;
 pub mod tree;
 pub mod tuning;

@@ -13,9 +13,10 @@
 //!
 //! For `n` ranks and `c` elements, `L = ceil(log2 n)`, per rank:
 //!
-//! | | steps | elements sent |
+//! | | rounds with traffic | elements sent |
 //! |---|---|---|
-//! | all-reduce, `index < m` | `F`, and 2 more with an extra | `F * c`, and `c` more with an extra |
+//! | all-reduce, `index < m` | `F` | `F * c` |
+//! | all-reduce, `index < m`, with an extra | `F + 2` | `F * c + c` |
 //! | all-reduce, `index >= m` | 2 | `c` |
 //! | all-gather | `L` | step `k`: the blocks of `min(2^k, n - 2^k)` ranks from its own on |
 //! | barrier | `L` | 0 |

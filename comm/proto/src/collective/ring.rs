@@ -9,20 +9,19 @@
 //! step 2   rank 0 -2-> rank 1 -3-> rank 2 -0-> rank 3 -1-> rank 0
 //! ```
 //!
-//! For `n` ranks and `c` elements (`b(i)`: elements of block `i`, about `c / n`; `p`: the rank's
-//! place in the ring; indices modulo `n`), per rank:
+//! For `n` ranks and `c` elements, the vector or all blocks together (`b(i)`: elements of block
+//! `i`, `p`: the rank's place in the ring, indices modulo `n`), per rank:
 //!
-//! | | steps with traffic | elements sent |
+//! | | rounds with traffic | elements sent |
 //! |---|---|---|
 //! | all-reduce | `2(n-1)` | `2c - b(p+1) - b(p+2)` |
 //! | reduce-scatter | `n-1` | `c - b(p)` |
 //! | all-gather | `n-1` | `c - b(p+1)` |
-//! | broadcast | root: 1 + `n-1` (scatter, then ring) | root: `2(c - b(0)) - b(1)`... see below |
-//! | reduce | `n-1` + 1 (gather) | `c - b(p+1)`, then `b(p+1)` to the root |
+//! | broadcast | 1 to scatter, `n-1` to gather | `c - b(v+1)`; root `2c - b(0) - b(1)`; last 0 |
+//! | reduce | `n-1` to reduce, 1 to gather | `c`; root `c - b(p+1)` |
 //!
-//! Broadcast, `v` being the distance from the root: the root sends `c - b(0)` in the scatter, then
-//! each `v < n-1` sends all blocks but `b(v+1)` to its right; the last sends nothing, because the
-//! root has everything.
+//! In a broadcast `v` is the distance from the root. The last rank before the root sends nothing,
+//! because the root has everything.
 //!
 //! Sources: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 //! workstations", JPDC 2009; broadcast and reduce: R. van de Geijn, "On global combine

@@ -4,7 +4,7 @@
 //! with the first fault. Never touches memory or a wire: the driver moves the bytes that
 //! [`OperationOutput::Post`] names and reports back. Driven by the engine and by the simulator.
 
-use crate::call::{Call, Fingerprint, RankCall};
+use crate::call::{Call, CollectiveKind, Fingerprint, RankCall};
 use crate::collective::machine::{Direction, PlanMachine, PlanOutput, Transfer};
 use crate::collective::{Plan, Step};
 use crate::fault::{Fault, FaultKind};
@@ -164,7 +164,11 @@ impl Operations {
             self.outputs.push_back(OperationOutput::Finished { op, result });
             return;
         }
-        self.calls.insert((call.comm, call.seq), call.fingerprint);
+        // Point-to-point messages have sequences of their own, checked message by message.
+        let is_collective = call.fingerprint.kind != CollectiveKind::SendRecv as u8;
+        if is_collective {
+            self.calls.insert((call.comm, call.seq), call.fingerprint);
+        }
         self.running.insert(
             op,
             Operation {
@@ -177,8 +181,10 @@ impl Operations {
                 waiting_for: BTreeMap::new(),
             },
         );
-        for theirs in self.early.remove(&(call.comm, call.seq)).unwrap_or_default() {
-            self.compare(call, theirs);
+        if is_collective {
+            for theirs in self.early.remove(&(call.comm, call.seq)).unwrap_or_default() {
+                self.compare(call, theirs);
+            }
         }
         if self.fault.is_none() {
             self.advance(op);
@@ -243,6 +249,9 @@ impl Operations {
     }
 
     fn remember(&mut self, call: Call) {
+        if call.fingerprint.kind == CollectiveKind::SendRecv as u8 {
+            return;
+        }
         self.history.push_back((call.comm, call.seq));
         if self.history.len() > HISTORY
             && let Some(oldest) = self.history.pop_front()

@@ -1,0 +1,240 @@
+//! From a call to a launch: check, choose, number.
+//!
+//! Owns the choice of an algorithm, which depends only on what all ranks have alike, and the
+//! sequence numbers. Never waits.
+
+use super::{Communicator, Inner};
+use crate::engine::{Body, Done, Launch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::LocalSlice;
+use crate::offload::node::NodeLane;
+use crate::time::now;
+use crate::transport::Class;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+use syncline_kernels::{DType, ReduceOp};
+use syncline_proto::call::{Call, CollectiveKind, Fingerprint};
+use syncline_proto::collective::Algorithm;
+use syncline_proto::collective::shape::{Counts, Shape};
+use syncline_proto::collective::tuning::{self, Choice, LinkCost};
+use syncline_proto::id::Rank;
+
+/// Chunks of urgent messages.
+const CHUNK_BYTES: u64 = 256 << 10;
+/// Chunks of messages that must let urgent ones pass, or that go over a slow link.
+const CHUNK_BYTES_SMALL: u64 = 32 << 10;
+
+/// Numbers of a communicator's next calls.
+#[derive(Debug, Default)]
+pub(super) struct Sequences {
+    /// The next collective.
+    pub(super) collective: u64,
+    /// The next message, by (peer, tag, is send).
+    pub(super) messages: BTreeMap<(Rank, u32, bool), u64>,
+}
+
+/// Buffers and meaning of a collective, before it has a number.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) kind: CollectiveKind,
+    pub(super) dtype: DType,
+    pub(super) op: Option<ReduceOp>,
+    pub(super) shape: Shape,
+    pub(super) input: LocalSlice,
+    pub(super) output: LocalSlice,
+    pub(super) buffer: Option<Box<dyn Any + Send>>,
+}
+
+/// Which way a call would go, and why not another: what `syncline info` prints.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Explanation {
+    /// Chosen.
+    pub algorithm: Algorithm,
+    /// How long it should take, where the cost model covers it.
+    pub predicted_ns: Option<u64>,
+    /// Not chosen, with the reason.
+    pub rejected: Vec<(Algorithm, String)>,
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.algorithm)?;
+        if let Some(ns) = self.predicted_ns {
+            write!(f, " (predicted {ns} ns)")?;
+        }
+        Ok(())
+    }
+}
+
+impl Communicator {
+    /// Which algorithm a collective of `bytes` would take on this communicator, and why.
+    ///
+    /// `bytes` is the whole vector for `all_reduce`, `broadcast` and `reduce`, else a rank's block.
+    pub fn explain(&self, kind: CollectiveKind, dtype: DType, bytes: u64) -> Explanation {
+        let text = |c: Choice| -> Vec<(Algorithm, String)> {
+            c.rejected.into_iter().map(|(a, reason)| (a, reason.to_string())).collect()
+        };
+        let choice = self.0.choose(kind, bytes);
+        if self.0.takes_node_path(kind, dtype, bytes) {
+            let mut rejected = text(choice.clone());
+            rejected.retain(|(a, _)| *a != Algorithm::Node);
+            let why = "all ranks share this host's memory".to_owned();
+            rejected.push((choice.algorithm, why));
+            rejected.sort();
+            return Explanation { algorithm: Algorithm::Node, predicted_ns: None, rejected };
+        }
+        let (algorithm, predicted_ns) = (choice.algorithm, Some(choice.predicted_ns));
+        Explanation { algorithm, predicted_ns, rejected: text(choice) }
+    }
+}
+
+impl Inner {
+    pub(super) fn world_size(&self) -> u32 {
+        u32::try_from(self.members.len()).expect("ranks are counted in 32 bits")
+    }
+
+    /// Hands the communicator's lane to the engine.
+    pub(super) fn open_lane(&self) -> Result<()> {
+        let (Some(index), Some(segment)) = (self.lane, &self.job.segment) else { return Ok(()) };
+        let lane = NodeLane::open(Arc::clone(segment), index, self.comm, &self.members, self.rank)
+            .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+        self.job.driver.lock().add_lane(self.comm, lane);
+        Ok(())
+    }
+
+    fn links(&self) -> LinkCost {
+        LinkCost::default()
+    }
+
+    pub(super) fn choose(&self, kind: CollectiveKind, bytes: u64) -> Choice {
+        tuning::choose(kind, bytes, &self.topology, &self.links(), self.job.config.algorithm)
+    }
+
+    /// Whether the call goes through the host's shared memory instead of messages.
+    pub(super) fn takes_node_path(&self, kind: CollectiveKind, dtype: DType, bytes: u64) -> bool {
+        let wanted = self.job.config.algorithm.is_none_or(|a| a == Algorithm::Node);
+        self.lane.is_some() && wanted && NodeLane::supports(kind, dtype, bytes)
+    }
+
+    /// Starts a collective under its number; blocking if `wait`.
+    pub(super) fn submit(&self, prepared: Prepared, wait: bool) -> Result<(Call, Arc<Done>)> {
+        let Prepared { kind, dtype, op, shape, input, output, buffer } = prepared;
+        self.check(kind, dtype, &shape, &input, &output)?;
+        let bytes = fingerprint_bytes(&shape, dtype);
+        let node = self.takes_node_path(kind, dtype, bytes) && is_uniform(&shape);
+        let algorithm =
+            if node { Algorithm::Node } else { self.choose(kind, bytes).algorithm };
+        let has_root = syncline_proto::collective::shape::has_root(kind);
+        let fingerprint = Fingerprint {
+            kind: kind as u8,
+            dtype: dtype.code(),
+            op: op.map_or(Fingerprint::NO_OP, ReduceOp::code),
+            algorithm: algorithm as u8,
+            root: if has_root { shape.root } else { Fingerprint::NO_ROOT },
+            count: fingerprint_count(&shape),
+        };
+        let body = if node {
+            Body::Node { root: shape.root, kind }
+        } else {
+            let plan = tuning::plan(kind, algorithm, self.rank, &self.topology, &shape);
+            let plan = plan.ok_or_else(|| {
+                let text = format!("no plan for {kind} by {algorithm}");
+                Error::new(ErrorKind::Internal, text)
+            })?;
+            Body::Plan { plan, chunk_len: self.chunk_len(dtype) }
+        };
+        let average = op == Some(ReduceOp::Avg) && !output.is_empty();
+        let mut call = Call { comm: self.comm, seq: 0, fingerprint };
+        let make = |_: &mut crate::engine::Engine| {
+            let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
+            call.seq = sequences.collective;
+            sequences.collective += 1;
+            Launch {
+                call,
+                body,
+                members: Arc::clone(&self.members),
+                dtype,
+                op: op.unwrap_or(ReduceOp::Sum),
+                average_over: average.then(|| self.world_size()),
+                class: self.class,
+                message: None,
+                input,
+                output,
+                deadline: now() + self.timeout,
+                buffer,
+            }
+        };
+        let done = if wait { self.job.driver.run(make) } else { self.job.driver.start(make) };
+        Ok((call, done))
+    }
+
+    pub(super) fn chunk_len(&self, dtype: DType) -> u64 {
+        let is_slow = self.job.config.pacing.is_some() || self.class == Class::Background;
+        let bytes = if is_slow { CHUNK_BYTES_SMALL } else { CHUNK_BYTES };
+        bytes / dtype.size() as u64
+    }
+
+    /// The result of a call that is over.
+    pub(super) fn result(&self, call: Call, done: &Done) -> Result<Option<Box<dyn Any + Send>>> {
+        let outcome = done.take();
+        match outcome.fault {
+            Some(fault) => Err(self.job.error(Some(call), fault)),
+            None => Ok(outcome.buffer),
+        }
+    }
+
+    fn check(
+        &self,
+        kind: CollectiveKind,
+        dtype: DType,
+        shape: &Shape,
+        input: &LocalSlice,
+        output: &LocalSlice,
+    ) -> Result<()> {
+        let invalid = |text: String| Error::new(ErrorKind::InvalidArgument, format!("{kind}: {text}"));
+        let extent = shape.extent(kind, self.rank, self.world_size()).ok_or_else(|| {
+            let world_size = self.world_size();
+            invalid(format!("root or counts do not fit a world of {world_size}: {shape:?}"))
+        })?;
+        let size = dtype.size() as u64;
+        for (name, elements, slice) in
+            [("input", extent.input, input), ("output", extent.output, output)]
+        {
+            let bytes = elements.checked_mul(size);
+            if bytes != Some(slice.len() as u64) {
+                let has = slice.len() as u64 / size;
+                return Err(invalid(format!("{name} has {has} elements, the call needs {elements}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_uniform(shape: &Shape) -> bool {
+    matches!(shape.counts, Counts::Uniform(_))
+}
+
+/// What the choice of an algorithm depends on; the same on all ranks.
+fn fingerprint_bytes(shape: &Shape, dtype: DType) -> u64 {
+    let elements = match &shape.counts {
+        Counts::Uniform(count) => *count,
+        Counts::PerRank(counts) => counts.iter().copied().max().unwrap_or(0),
+        Counts::Exchange { .. } => 0,
+    };
+    elements.saturating_mul(dtype.size() as u64)
+}
+
+fn fingerprint_count(shape: &Shape) -> u64 {
+    match &shape.counts {
+        Counts::Uniform(count) => *count,
+        // FNV-1a: ranks that give different counts find out.
+        Counts::PerRank(counts) => {
+            counts.iter().flat_map(|c| c.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            })
+        }
+        Counts::Exchange { .. } => 0,
+    }
+}

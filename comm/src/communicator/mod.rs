@@ -1,0 +1,144 @@
+//! The public face: a group of ranks and what they do together.
+
+mod call;
+mod collectives;
+mod point_to_point;
+mod request;
+mod split;
+
+pub use call::Explanation;
+pub use request::{Request, wait_any};
+
+use crate::config::Config;
+use crate::engine::Counters;
+use crate::error::Result;
+use crate::job::Job;
+use crate::transport::Class;
+use call::Sequences;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use syncline_proto::collective::topology::Topology;
+use syncline_proto::id::{CommId, Rank};
+
+/// A group of ranks with its own sequence of calls.
+///
+/// A handle: cloning it makes another handle to the same communicator. It may be shared between
+/// threads; calls on one communicator get their order from the moment they are made, and every
+/// rank must make the same calls in the same order. Calls on different communicators are
+/// independent.
+///
+/// Every collective has three forms: blocking on borrowed memory (`all_reduce`), started on owned
+/// memory (`start_all_reduce`, which returns a [`Request`]), and, for the bindings, raw.
+///
+/// Every call ends within [`Config::timeout`]. After any error but
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) all communicators of the job
+/// are finished and further calls return the same first cause.
+///
+/// When the last handle goes, the process leaves the job: it waits up to ten seconds for the
+/// other ranks to leave too, so let ranks leave together.
+#[derive(Clone)]
+pub struct Communicator(Arc<Inner>);
+
+struct Inner {
+    job: Arc<Job>,
+    comm: CommId,
+    /// World ranks, by this communicator's ranks.
+    members: Arc<[Rank]>,
+    rank: Rank,
+    class: Class,
+    topology: Topology,
+    /// The segment's lane, where all members share a host.
+    lane: Option<u32>,
+    timeout: Duration,
+    sequences: Mutex<Sequences>,
+}
+
+impl Communicator {
+    /// Joins the job that the launcher's variables describe ([`crate::env`]); a process started
+    /// by no launcher is a world of one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for settings that cannot work,
+    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) naming the ranks that did not come.
+    pub fn init() -> Result<Self> {
+        Self::connect(Config::from_env()?)
+    }
+
+    /// Joins the job that `config` describes.
+    ///
+    /// # Errors
+    /// As for [`Communicator::init`].
+    pub fn connect(config: Config) -> Result<Self> {
+        let timeout = config.timeout;
+        let job = Arc::new(Job::join(config)?);
+        let world_size = job.config.place.world_size;
+        let members: Arc<[Rank]> = (0..world_size).collect();
+        let topology = job.topology.clone();
+        let all_here = topology.host_count() == 1 && world_size > 1;
+        // Lane 0 is the world's.
+        let lane = (all_here && job.segment.is_some() && job.config.pacing.is_none()).then_some(0);
+        let inner = Inner {
+            comm: CommId::WORLD,
+            rank: job.rank(),
+            members,
+            class: Class::Urgent,
+            topology,
+            lane,
+            timeout,
+            sequences: Mutex::default(),
+            job,
+        };
+        inner.open_lane()?;
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// This process's number, `0..world_size`.
+    pub fn rank(&self) -> Rank {
+        self.0.rank
+    }
+
+    /// Processes in this communicator.
+    pub fn world_size(&self) -> u32 {
+        u32::try_from(self.0.members.len()).expect("ranks are counted in 32 bits")
+    }
+
+    /// World ranks of the members, by rank.
+    pub fn members(&self) -> &[Rank] {
+        &self.0.members
+    }
+
+    /// Which host each rank is on, as numbers.
+    pub fn hosts(&self) -> &[u32] {
+        self.0.topology.hosts()
+    }
+
+    /// What moves messages to `peer`: `loopback`, `shm`, `tcp`, or such with pacing.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn transport_to(&self, peer: Rank) -> &'static str {
+        self.0.job.transport_names[self.0.members[peer as usize] as usize]
+    }
+
+    /// Whether collectives of this communicator can go through memory shared on one host.
+    pub fn has_node_path(&self) -> bool {
+        self.0.lane.is_some()
+    }
+
+    /// What this process has moved, all communicators of the job together.
+    pub fn counters(&self) -> Counters {
+        self.0.job.counters()
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Communicator")
+            .field("comm", &self.0.comm)
+            .field("rank", &self.0.rank)
+            .field("members", &self.0.members)
+            .field("class", &self.0.class)
+            .finish_non_exhaustive()
+    }
+}

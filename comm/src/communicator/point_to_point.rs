@@ -1,0 +1,130 @@
+//! Send and receive.
+
+use super::{Communicator, Request};
+use crate::engine::{Body, Done, Engine, Launch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{LocalSlice, lend, lend_mut};
+use crate::time::now;
+use std::any::Any;
+use std::sync::{Arc, PoisonError};
+use syncline_kernels::{DType, Element, ReduceOp};
+use syncline_proto::call::{Call, CollectiveKind, Fingerprint};
+use syncline_proto::collective::{Fold, Plan, Round, Span, Step};
+use syncline_proto::id::{MessageId, Rank};
+
+impl Communicator {
+    /// Sends `data` to rank `to`; returns when the memory may be used again.
+    ///
+    /// Messages of one pair and tag match in the order in which they are sent and received;
+    /// lengths and types must agree, else both sides get
+    /// [`ErrorKind::ContractMismatch`]. `to` may be this rank.
+    ///
+    /// # Errors
+    /// See [`Communicator`].
+    pub fn send<T: Element>(&self, data: &[T], to: Rank, tag: u32) -> Result<()> {
+        let (call, done) = self.message::<T>(lend(data), true, to, tag, None, true)?;
+        self.0.result(call, &done).map(|_| ())
+    }
+
+    /// Receives `data` from rank `from`.
+    ///
+    /// # Errors
+    /// See [`Communicator`].
+    pub fn recv<T: Element>(&self, data: &mut [T], from: Rank, tag: u32) -> Result<()> {
+        let (call, done) = self.message::<T>(lend_mut(data), false, from, tag, None, true)?;
+        self.0.result(call, &done).map(|_| ())
+    }
+
+    /// Starts a [`send`](Self::send) of owned data.
+    ///
+    /// # Errors
+    /// See [`Communicator`]; those of the operation come from [`Request::wait`].
+    pub fn start_send<T: Element>(&self, data: Vec<T>, to: Rank, tag: u32) -> Result<Request<T>> {
+        self.started_message(data, true, to, tag)
+    }
+
+    /// Starts a [`recv`](Self::recv) into owned memory.
+    ///
+    /// # Errors
+    /// See [`Communicator`]; those of the operation come from [`Request::wait`].
+    pub fn start_recv<T: Element>(&self, data: Vec<T>, from: Rank, tag: u32) -> Result<Request<T>> {
+        self.started_message(data, false, from, tag)
+    }
+
+    fn started_message<T: Element>(
+        &self,
+        mut data: Vec<T>,
+        is_send: bool,
+        peer: Rank,
+        tag: u32,
+    ) -> Result<Request<T>> {
+        // The vector's memory stays where it is while the operation owns the vector.
+        let memory = lend_mut(&mut data);
+        let buffer: Box<dyn Any + Send> = Box::new(data);
+        let (call, done) = self.message::<T>(memory, is_send, peer, tag, Some(buffer), false)?;
+        Ok(Request::new(self.clone(), call, done))
+    }
+
+    fn message<T: Element>(
+        &self,
+        memory: LocalSlice,
+        is_send: bool,
+        peer: Rank,
+        tag: u32,
+        buffer: Option<Box<dyn Any + Send>>,
+        wait: bool,
+    ) -> Result<(Call, Arc<Done>)> {
+        let inner = &self.0;
+        if peer >= self.world_size() || tag >= MessageId::POINT_TO_POINT {
+            let world_size = self.world_size();
+            let text = format!("send_recv: rank {peer}, tag {tag}, in a world of {world_size}");
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        let dtype: DType = T::DTYPE;
+        let count = (memory.len() / dtype.size()) as u64;
+        let fingerprint = Fingerprint {
+            kind: CollectiveKind::SendRecv as u8,
+            dtype: dtype.code(),
+            op: Fingerprint::NO_OP,
+            algorithm: 0,
+            root: Fingerprint::NO_ROOT,
+            count,
+        };
+        let mut call = Call { comm: inner.comm, seq: 0, fingerprint };
+        let make = |_: &mut Engine| {
+            let mut sequences = inner.sequences.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = sequences.messages.entry((peer, tag, is_send)).or_default();
+            call.seq = *next;
+            *next += 1;
+            let (input, output, step) = if is_send {
+                let step = Step::Send { peer, tag, span: Span::input(0, count) };
+                (memory, LocalSlice::empty(), step)
+            } else {
+                let span = Span::output(0, count);
+                (LocalSlice::empty(), memory, Step::Recv { peer, tag, span, fold: Fold::Replace })
+            };
+            let plan = Plan { scratch_len: 0, rounds: vec![Round { steps: vec![step] }] };
+            Launch {
+                call,
+                body: Body::Plan { plan, chunk_len: inner.chunk_len(dtype) },
+                members: Arc::clone(&inner.members),
+                dtype,
+                op: ReduceOp::Sum,
+                average_over: None,
+                class: inner.class,
+                message: Some(MessageId {
+                    comm: inner.comm,
+                    seq: call.seq,
+                    step: tag | MessageId::POINT_TO_POINT,
+                    chunk: 0,
+                }),
+                input,
+                output,
+                deadline: now() + inner.timeout,
+                buffer,
+            }
+        };
+        let done = if wait { inner.job.driver.run(make) } else { inner.job.driver.start(make) };
+        Ok((call, done))
+    }
+}

@@ -1,0 +1,52 @@
+//! What the communicator asks of the engine.
+
+use crate::memory::LocalSlice;
+use crate::transport::Class;
+use std::any::Any;
+use std::sync::Arc;
+use syncline_kernels::{DType, ReduceOp};
+use syncline_proto::call::{Call, CollectiveKind};
+use syncline_proto::collective::Plan;
+use syncline_proto::id::{MessageId, Rank};
+use syncline_proto::time::Instant;
+
+/// How the operation is carried out.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// By the communicator's lane.
+    Node {
+        /// Member index of the root.
+        root: Rank,
+        /// Which collective.
+        kind: CollectiveKind,
+    },
+    /// By messages.
+    Plan {
+        /// This rank's part.
+        plan: Plan,
+        /// Elements per chunk, the same on all ranks.
+        chunk_len: u64,
+    },
+}
+
+/// An operation to start.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) call: Call,
+    pub(crate) body: Body,
+    /// World ranks of the communicator, by its ranks.
+    pub(crate) members: Arc<[Rank]>,
+    pub(crate) dtype: DType,
+    /// Ignored by what reduces nothing.
+    pub(crate) op: ReduceOp,
+    /// Divide the output by this at the end of a plan.
+    pub(crate) average_over: Option<u32>,
+    pub(crate) class: Class,
+    /// The name of a point-to-point message; its chunk is filled in.
+    pub(crate) message: Option<MessageId>,
+    pub(crate) input: LocalSlice,
+    pub(crate) output: LocalSlice,
+    pub(crate) deadline: Instant,
+    /// Memory that the operation owns, given back at its end.
+    pub(crate) buffer: Option<Box<dyn Any + Send>>,
+}

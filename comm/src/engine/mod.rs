@@ -1,0 +1,466 @@
+//! The one loop: steps machines over transports and offloads, for whichever thread waits.
+//!
+//! Owns every operation in flight and the memory lent to it. Never chooses an algorithm (the
+//! communicator does), never blocks outside [`Engine::sleep`], never returns an operation's end
+//! before its memory is home. Driven by [`Driver`]: by the thread that waits for a result, or by
+//! a background thread while started operations run and nobody waits.
+
+pub(crate) mod bell;
+mod done;
+mod driver;
+mod faults;
+mod launch;
+mod sleeper;
+
+pub(crate) use done::Done;
+pub(crate) use driver::Driver;
+pub(crate) use launch::{Body, Launch};
+
+use crate::control::ControlPlane;
+use crate::memory::{LocalSlice, Scratch};
+use crate::offload::node::{NodeCall, NodeEvent, NodeLane};
+use crate::time::now;
+use crate::transport::{
+    Class, Event, RequestId, Sink, SinkFold, Transport, Work, WorkRequest,
+};
+use done::Outcome;
+use faults::Watch;
+use sleeper::Sleeper;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use syncline_kernels::{DType, ReduceOp, Stores, copy, finish_average_bytes, reduce_bytes};
+use syncline_proto::call::Call;
+use syncline_proto::collective::machine::{Direction, Transfer};
+use syncline_proto::collective::{Area, Fold, Span, Step};
+use syncline_proto::fault::Fault;
+use syncline_proto::id::{CommId, MessageId, OpId, Rank};
+use syncline_proto::machine::Machine;
+use syncline_proto::operations::{OperationInput, OperationOutput, Operations, Start};
+use syncline_proto::time::Instant;
+
+/// Steps between looks at what is not waited for.
+const LOOK_EVERY: u32 = 64;
+/// No sleep is longer; a lost wake-up costs this much.
+const SLEEP_MAX: Duration = Duration::from_millis(500);
+
+/// Bytes this rank has moved, all communicators of the job together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Payload handed to transports.
+    pub bytes_sent: u64,
+    /// Payload taken from transports.
+    pub bytes_received: u64,
+    /// Bytes copied on the way beside the fold itself.
+    pub bytes_copied: u64,
+    /// Operations begun.
+    pub operations: u64,
+}
+
+/// An operation in flight. Field order: slices go before the memory they point into.
+#[derive(Debug)]
+struct Running {
+    call: Call,
+    dtype: DType,
+    op: ReduceOp,
+    /// Divide the output by this at the end.
+    average_over: Option<u32>,
+    class: Class,
+    message: Option<MessageId>,
+    input: LocalSlice,
+    output: LocalSlice,
+    scratch: LocalSlice,
+    _scratch: Scratch,
+    buffer: Option<Box<dyn Any + Send>>,
+    done: Arc<Done>,
+}
+
+/// All of one rank's operations, transports and offloads.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    rank: Rank,
+    operations: Operations,
+    running: BTreeMap<OpId, Running>,
+    transports: Vec<Box<dyn Transport>>,
+    /// Index into `transports`, by world rank.
+    route: Vec<usize>,
+    lanes: BTreeMap<CommId, NodeLane>,
+    events: Vec<Event>,
+    node_events: Vec<NodeEvent>,
+    sleeper: Sleeper,
+    watch: Watch,
+    counters: Counters,
+    next_op: u64,
+    steps: u32,
+}
+
+impl Engine {
+    /// Over `transports`, of which `route` names one for each world rank.
+    pub(crate) fn new(
+        rank: Rank,
+        mut transports: Vec<Box<dyn Transport>>,
+        route: Vec<usize>,
+        control: Option<Arc<ControlPlane>>,
+    ) -> io::Result<Self> {
+        let sleeper = Sleeper::new()?;
+        for transport in &mut transports {
+            transport.register(sleeper.registry())?;
+        }
+        if let Some(control) = &control {
+            control.inbox().set_bell(Arc::clone(sleeper.bell()));
+        }
+        Ok(Self {
+            rank,
+            operations: Operations::new(rank),
+            running: BTreeMap::new(),
+            transports,
+            route,
+            lanes: BTreeMap::new(),
+            events: Vec::new(),
+            node_events: Vec::new(),
+            sleeper,
+            watch: Watch::new(rank, control),
+            counters: Counters::default(),
+            next_op: 0,
+            steps: 0,
+        })
+    }
+
+    /// Gives a communicator its way around messages.
+    pub(crate) fn add_lane(&mut self, comm: CommId, lane: NodeLane) {
+        self.lanes.insert(comm, lane);
+    }
+
+    /// Takes it back; its last call must be over.
+    pub(crate) fn remove_lane(&mut self, comm: CommId) -> Option<NodeLane> {
+        self.lanes.remove(&comm)
+    }
+
+    /// What this rank has moved.
+    pub(crate) fn counters(&self) -> Counters {
+        let bytes_copied = self.transports.iter().map(|t| t.bytes_copied()).sum();
+        Counters { bytes_copied, ..self.counters }
+    }
+
+    /// The first fault, if the job has met one.
+    pub(crate) fn fault(&self) -> Option<&Arc<Fault>> {
+        self.watch.fault()
+    }
+
+    /// Whether nothing is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Whether all that was sent has left this process.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.transports.iter().all(|t| t.is_flushed())
+    }
+
+    /// Starts an operation. Its end comes through the returned value, also when it fails at
+    /// once.
+    pub(crate) fn start(&mut self, launch: Launch) -> Arc<Done> {
+        let op = OpId(self.next_op);
+        self.next_op += 1;
+        self.counters.operations += 1;
+        if launch.message.is_none() {
+            self.watch.count_call();
+        }
+        let done = Arc::new(Done::default());
+        let Launch { call, dtype, op: reduce_op, average_over, class, message, .. } = launch;
+        let mut running = Running {
+            call,
+            dtype,
+            op: reduce_op,
+            average_over,
+            class,
+            message,
+            input: launch.input,
+            output: launch.output,
+            scratch: LocalSlice::empty(),
+            _scratch: Scratch::default(),
+            buffer: launch.buffer,
+            done: Arc::clone(&done),
+        };
+        if let Some(fault) = self.watch.fault().cloned() {
+            let Running { buffer, .. } = running;
+            done.finish(Outcome { fault: Some(fault), buffer });
+            return done;
+        }
+        match launch.body {
+            Body::Node { root, kind } => {
+                let lane = self.lanes.get_mut(&call.comm).expect("a lane, or no node call");
+                lane.start(NodeCall {
+                    op,
+                    call,
+                    kind,
+                    dtype,
+                    reduce_op: Some(reduce_op),
+                    root,
+                    input: running.input.part(0, running.input.len()),
+                    output: running.output.part(0, running.output.len()),
+                    deadline: launch.deadline,
+                });
+                self.running.insert(op, running);
+            }
+            Body::Plan { plan, chunk_len } => {
+                let element_bytes = dtype.size() as u64;
+                let scratch_bytes = plan.scratch_len * element_bytes;
+                let scratch_bytes = usize::try_from(scratch_bytes).expect("scratch fits memory");
+                running._scratch = Scratch::new(scratch_bytes);
+                running.scratch = running._scratch.lend();
+                self.running.insert(op, running);
+                let members = launch.members;
+                let deadline = launch.deadline;
+                let start = Start { op, call, plan, members, chunk_len, element_bytes, deadline };
+                self.operations.handle_input(now(), OperationInput::Start(start));
+                self.act();
+            }
+        }
+        done
+    }
+
+    /// Does what can be done now; whether anything was.
+    pub(crate) fn step(&mut self) -> bool {
+        self.steps = self.steps.wrapping_add(1);
+        let look = self.steps.is_multiple_of(LOOK_EVERY);
+        let mut progressed = false;
+        if !self.lanes.is_empty() {
+            progressed |= self.poll_lanes();
+        }
+        if !self.operations.is_idle() || look {
+            progressed |= self.poll_transports();
+        }
+        if look || self.watch.has_news() {
+            self.tick();
+        }
+        progressed
+    }
+
+    fn poll_lanes(&mut self) -> bool {
+        let mut progressed = false;
+        for lane in self.lanes.values_mut() {
+            progressed |= lane.poll(now(), &mut self.node_events);
+        }
+        if self.node_events.is_empty() {
+            return progressed;
+        }
+        for NodeEvent::Finished { op, result } in std::mem::take(&mut self.node_events) {
+            match result {
+                // The lane has divided already.
+                Ok(()) => self.finish(op, None),
+                Err(fault) => self.fail(fault, true),
+            }
+        }
+        true
+    }
+
+    fn poll_transports(&mut self) -> bool {
+        let now = now();
+        let mut progressed = false;
+        for transport in &mut self.transports {
+            progressed |= transport.poll(now, &mut self.events);
+        }
+        if self.events.is_empty() {
+            return progressed;
+        }
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            self.handle_event(now, event);
+        }
+        self.events = events;
+        self.act();
+        true
+    }
+
+    fn handle_event(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Arrived { peer, call, message } if message.is_point_to_point() => {
+                self.check_point_to_point(peer, call, message);
+            }
+            Event::Arrived { peer, call, .. } => {
+                self.operations.handle_input(now, OperationInput::Arrived { peer, call });
+            }
+            Event::Completed(RequestId { op, transfer }) => {
+                let bytes = self.running.get(&op).map_or(0, |r| transfer.span.len * r.dtype.size() as u64);
+                match transfer.direction {
+                    Direction::Recv(_) => self.counters.bytes_received += bytes,
+                    Direction::Send => self.counters.bytes_sent += bytes,
+                }
+                self.operations.handle_input(now, OperationInput::Completed { op, transfer });
+            }
+            Event::Failed(failure) => {
+                if let Some(fault) = self.watch.peer_failed(now, failure) {
+                    self.fail(Arc::new(fault), true);
+                }
+            }
+        }
+    }
+
+    /// A message for a posted receive of the same name that was another call's.
+    fn check_point_to_point(&mut self, peer: Rank, call: Call, message: MessageId) {
+        let mine = self.running.values().find(|running| {
+            running.message.is_some_and(|m| (m.comm, m.seq, m.step) == (message.comm, message.seq, message.step))
+                && running.call.fingerprint != call.fingerprint
+        });
+        if let Some(running) = mine {
+            let other = syncline_proto::call::RankCall { rank: peer, call };
+            self.fail(Arc::new(Fault::mismatch(self.rank, running.call, other)), true);
+        }
+    }
+
+    /// Does what the operations want.
+    fn act(&mut self) {
+        while let Some(output) = self.operations.poll_output() {
+            match output {
+                OperationOutput::Announce(fault) => self.fail(fault, true),
+                OperationOutput::Finished { op, result } => {
+                    if result.is_ok() {
+                        let over = self.running.get(&op).and_then(|r| r.average_over);
+                        self.finish(op, over);
+                    }
+                    // After a fault `fail` has ended all.
+                }
+                OperationOutput::Local { op, step } => self.local(op, step),
+                OperationOutput::Post { op, peer, transfer } => self.post(op, peer, transfer),
+            }
+        }
+    }
+
+    fn post(&mut self, op: OpId, peer: Rank, transfer: Transfer) {
+        let running = &self.running[&op];
+        let memory = running.part(transfer.span);
+        let message = match running.message {
+            Some(message) => MessageId { chunk: transfer.chunk, ..message },
+            None => MessageId {
+                comm: running.call.comm,
+                seq: running.call.seq,
+                step: transfer.tag,
+                chunk: transfer.chunk,
+            },
+        };
+        let work = match transfer.direction {
+            Direction::Recv(Fold::Replace) => Work::Recv(Sink { memory, fold: SinkFold::Replace }),
+            Direction::Recv(Fold::Reduce) => {
+                Work::Recv(Sink { memory, fold: SinkFold::Reduce(running.dtype, running.op) })
+            }
+            Direction::Send => Work::Send(memory),
+        };
+        let request = WorkRequest {
+            id: RequestId { op, transfer },
+            peer,
+            message,
+            fingerprint: running.call.fingerprint,
+            class: running.class,
+            work,
+        };
+        self.transports[self.route[peer as usize]].post(now(), request);
+    }
+
+    fn local(&mut self, op: OpId, step: Step) {
+        let running = &self.running[&op];
+        match step {
+            Step::Copy { source, target } => {
+                let (source, mut target) = (running.part(source), running.part(target));
+                copy(target.bytes_mut(), source.bytes(), Stores::Cached);
+            }
+            Step::Reduce { source, target } => {
+                let (source, mut target) = (running.part(source), running.part(target));
+                reduce_bytes(running.dtype, running.op, target.bytes_mut(), source.bytes());
+            }
+            Step::Recv { .. } | Step::Send { .. } => unreachable!("local steps only"),
+        }
+    }
+
+    fn finish(&mut self, op: OpId, average_over: Option<u32>) {
+        let Some(running) = self.running.remove(&op) else { return };
+        let Running { dtype, mut output, buffer, done, .. } = running;
+        if let Some(world_size) = average_over {
+            finish_average_bytes(dtype, output.bytes_mut(), world_size);
+        }
+        drop(output);
+        done.finish(Outcome { fault: None, buffer });
+    }
+
+    /// Sleeps until something may be done. Call only after [`Engine::step`] found nothing.
+    pub(crate) fn sleep(&mut self) {
+        let mut may_sleep = true;
+        for transport in &mut self.transports {
+            may_sleep &= transport.prepare_sleep();
+        }
+        for lane in self.lanes.values_mut() {
+            may_sleep &= lane.prepare_sleep();
+        }
+        let mut until = if may_sleep && !self.watch.has_news() { now() + SLEEP_MAX } else { now() };
+        let timeouts = self.transports.iter().filter_map(|t| t.next_timeout());
+        let lanes = self.lanes.values().filter_map(NodeLane::next_deadline);
+        let others = self.operations.poll_timeout().into_iter().chain(self.watch.next_timeout());
+        until = timeouts.chain(lanes).chain(others).fold(until, Instant::min);
+        let transports = &mut self.transports;
+        self.sleeper.sleep(until, |token, readable, writable| {
+            for transport in transports.iter_mut() {
+                transport.handle_ready(token, readable, writable);
+            }
+        });
+        for transport in &mut self.transports {
+            transport.finish_sleep();
+        }
+        for lane in self.lanes.values_mut() {
+            lane.finish_sleep();
+        }
+        self.poll_transports();
+        self.tick();
+    }
+
+    /// Deadlines, news from the control plane, peers that went away.
+    fn tick(&mut self) {
+        let now = now();
+        if self.operations.poll_timeout().is_some_and(|deadline| deadline <= now) {
+            self.operations.handle_timeout(now);
+            self.act();
+        }
+        let blocked_on = || {
+            let lanes = self.lanes.values().flat_map(NodeLane::waiting_for);
+            self.operations.waiting_for().into_iter().chain(lanes).collect::<Vec<_>>()
+        };
+        if let Some((fault, announce)) = self.watch.tick(now, blocked_on) {
+            self.fail(fault, announce);
+        }
+    }
+
+    /// Ends everything with the first fault. Afterwards no memory lent to the engine is touched.
+    pub(crate) fn fail(&mut self, fault: Arc<Fault>, announce: bool) {
+        let Some(fault) = self.watch.fail(fault, announce) else { return };
+        for transport in &mut self.transports {
+            transport.cancel_all();
+        }
+        for lane in self.lanes.values_mut() {
+            lane.cancel_all();
+        }
+        self.operations.handle_input(now(), OperationInput::Fault(Arc::clone(&fault)));
+        while self.operations.poll_output().is_some() {}
+        for running in std::mem::take(&mut self.running).into_values() {
+            let Running { input, output, scratch, buffer, done, .. } = running;
+            drop((input, output, scratch));
+            done.finish(Outcome { fault: Some(Arc::clone(&fault)), buffer });
+        }
+    }
+}
+
+impl Running {
+    /// The memory of a span.
+    fn part(&self, span: Span) -> LocalSlice {
+        let area = match span.area {
+            Area::Input => &self.input,
+            Area::Output => &self.output,
+            Area::Scratch => &self.scratch,
+        };
+        let bytes = |elements: u64| {
+            usize::try_from(elements).expect("spans lie in memory") * self.dtype.size()
+        };
+        area.part(bytes(span.offset), bytes(span.len))
+    }
+}

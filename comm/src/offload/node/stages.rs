@@ -1,0 +1,255 @@
+//! What a member does with a chunk: copies in, folds, copies out.
+//!
+//! Owns the traffic between user memory and staging, kind by kind. Never waits and never
+//! publishes: `mod.rs` calls a stage only when the counters allow it, which is what the `SAFETY`
+//! arguments lean on. The invariant is that of `lane.rs`: a member touches only the staging that
+//! the counters have handed to it.
+//!
+//! Reductions fold the members' contributions in member order, each element once, whatever the
+//! size, the chunk or the flow, so that results do not depend on them.
+
+use super::lane::Lane;
+use super::shape::{Flow, Shape};
+use super::{NodeCall, STREAM_MIN_BYTES};
+use std::ops::Range;
+use syncline_kernels::{
+    MAX_SOURCES, ReduceOp, Stores, copy, finish_average_bytes, reduce_many_bytes,
+};
+use syncline_proto::call::CollectiveKind as Kind;
+
+/// Bytes folded at a time where the result is read again at once: it stays in the first cache.
+const FOLD_BYTES: usize = 8 << 10;
+
+/// A call, its cut, and the lane it runs on.
+pub(super) struct Stages<'a> {
+    pub(super) lane: &'a Lane,
+    pub(super) call: &'a mut NodeCall,
+    pub(super) shape: &'a Shape,
+    /// The chunk's number on the lane, which says where it is staged.
+    pub(super) chunk: u64,
+    /// What it holds of each block.
+    pub(super) range: Range<usize>,
+}
+
+impl Stages<'_> {
+    /// Puts this member's contribution to the chunk into its staging.
+    ///
+    /// The caller has seen that all members have drained the chunk two before, and has not
+    /// published this one.
+    pub(super) fn copy_in(&mut self) {
+        let (me, size) = (self.lane.me(), self.lane.size());
+        let len = self.range.len();
+        match self.call.kind {
+            Kind::AllReduce | Kind::Reduce if self.shape.flow == Flow::FoldParts => {
+                let own = self.shape.part(me, len);
+                for part in [0..own.start, own.end..len] {
+                    self.stage(part.clone(), self.range.start + part.start);
+                }
+            }
+            Kind::AllReduce | Kind::Reduce => self.stage(0..len, self.range.start),
+            Kind::Broadcast if me == self.call.root => self.stage(0..len, self.range.start),
+            Kind::AllGather | Kind::Gather => {
+                // In place, the block lies where it will be in the result.
+                let in_place = self.call.input.is_empty() && !self.call.output.is_empty();
+                let from = if in_place { self.in_block(me) } else { self.range.start };
+                self.stage(0..len, from);
+            }
+            Kind::AllToAll | Kind::ReduceScatter => self.stage_rows(size),
+            Kind::Scatter if me == self.call.root => self.stage_rows(size),
+            Kind::Barrier | Kind::Broadcast | Kind::Scatter | Kind::SendRecv | Kind::Split => {}
+        }
+    }
+
+    /// Folds this member's part of the chunk from everybody's data, into its staging and, where
+    /// it wants the result, into its output.
+    ///
+    /// The caller has seen that all members have copied the chunk, and has not published its part.
+    pub(super) fn fold(&mut self) {
+        let own = self.shape.part(self.lane.me(), self.range.len());
+        let mut start = own.start;
+        while start < own.end {
+            let block = start..own.end.min(start + FOLD_BYTES);
+            start = block.end;
+            let user = self.range.start + block.start..self.range.start + block.end;
+            // SAFETY: this member's part of its own staging: nobody copies into it or reads it
+            // between `copied` and this member's `reduced`, and this is the only slice of it.
+            let result = unsafe { self.lane.staging_mut(self.chunk, block.clone()) };
+            let data = source(self.call);
+            self.fold_members(result, &block, Some(&data[user.clone()]), Stores::Cached);
+            if self.wants_result() {
+                let stores = self.stores();
+                copy(&mut self.call.output.bytes_mut()[user], result, stores);
+            }
+        }
+    }
+
+    /// Takes what this member gets of the chunk out of everybody's staging.
+    ///
+    /// The caller has seen that all members have copied (and folded, if that is the flow) the
+    /// chunk, and has not published that it has drained it.
+    pub(super) fn copy_out(&mut self) {
+        let (me, size) = (self.lane.me(), self.lane.size());
+        let len = self.range.len();
+        let others = || (0..size).filter(move |member| *member != me);
+        match self.call.kind {
+            Kind::AllReduce | Kind::Reduce if !self.wants_result() => {}
+            Kind::AllReduce | Kind::Reduce if self.shape.flow == Flow::FoldParts => {
+                for member in others() {
+                    let part = self.shape.part(member, len);
+                    let target = self.range.start + part.start;
+                    self.unstage(member, part, target);
+                }
+            }
+            Kind::AllReduce | Kind::Reduce => self.fold_whole(),
+            Kind::Broadcast if me != self.call.root => {
+                self.unstage(self.call.root, 0..len, self.range.start);
+            }
+            Kind::Broadcast if !self.call.input.is_empty() => {
+                self.keep(self.range.clone(), self.range.start);
+            }
+            Kind::Gather if me != self.call.root => {}
+            Kind::AllGather | Kind::Gather => {
+                for member in others() {
+                    self.unstage(member, 0..len, self.in_block(member));
+                }
+                if !self.call.input.is_empty() {
+                    self.keep(self.range.clone(), self.in_block(me));
+                }
+            }
+            Kind::AllToAll => {
+                let row = self.shape.row(me, len);
+                for member in others() {
+                    self.unstage(member, row.clone(), self.in_block(member));
+                }
+                let own = self.in_block(me);
+                self.keep(own..own + len, own);
+            }
+            Kind::Scatter if me == self.call.root => {
+                let own = self.in_block(me);
+                self.keep(own..own + len, self.range.start);
+            }
+            Kind::Scatter => {
+                self.unstage(self.call.root, self.shape.row(me, len), self.range.start);
+            }
+            Kind::ReduceScatter => self.fold_block(),
+            Kind::Barrier | Kind::Broadcast | Kind::SendRecv | Kind::Split => {}
+        }
+    }
+
+    /// All members' staging, folded into the output.
+    fn fold_whole(&mut self) {
+        let len = self.range.len();
+        let mut start = 0;
+        while start < len {
+            let block = start..len.min(start + FOLD_BYTES);
+            start = block.end;
+            let user = self.range.start + block.start..self.range.start + block.end;
+            let mut output = self.call.output.part(user.start, user.len());
+            self.fold_members(output.bytes_mut(), &block, None, self.stores());
+        }
+    }
+
+    /// This member's rows of all members' staging and its own block, folded into the output.
+    fn fold_block(&mut self) {
+        let me = self.lane.me();
+        let row = self.shape.row(me, self.range.len());
+        let block = me as usize * self.shape.block;
+        let mut start = 0;
+        while start < self.range.len() {
+            let end = self.range.len().min(start + FOLD_BYTES);
+            let user = self.range.start + start..self.range.start + end;
+            let rows = row.start + start..row.start + end;
+            let mut output = self.call.output.part(user.start, user.len());
+            let own = &self.call.input.bytes()[block + user.start..block + user.end];
+            self.fold_members(output.bytes_mut(), &rows, Some(own), self.stores());
+            start = end;
+        }
+    }
+
+    /// Folds `range` of everybody's staging into `target`, in member order; this member's own
+    /// data is `own` if that is not in its staging.
+    fn fold_members(
+        &self,
+        target: &mut [u8],
+        range: &Range<usize>,
+        own: Option<&[u8]>,
+        stores: Stores,
+    ) {
+        let (me, size) = (self.lane.me(), self.lane.size());
+        let mut sources: [&[u8]; MAX_SOURCES] = [&[]; MAX_SOURCES];
+        for member in 0..size {
+            sources[member as usize] = match own {
+                Some(own) if member == me => own,
+                // SAFETY: copied by all, as the caller's caller has seen; given back only by
+                // this member's `drained`, or for a part by its `reduced`, after this stage.
+                _ => unsafe { self.lane.staging(member, self.chunk, range.clone()) },
+            };
+        }
+        let dtype = self.call.dtype;
+        let op = self.call.reduce_op.unwrap_or(ReduceOp::Sum);
+        reduce_many_bytes(dtype, op, target, &sources[..size as usize], stores);
+        if op == ReduceOp::Avg {
+            finish_average_bytes(dtype, target, size);
+        }
+    }
+
+    /// Copies bytes of the source from `from` on into this member's staging.
+    fn stage(&self, to: Range<usize>, from: usize) {
+        let data = &source(self.call)[from..from + to.len()];
+        // SAFETY: drained by all and not published yet, as the caller of `copy_in` has seen; the
+        // only slice of it.
+        let staging = unsafe { self.lane.staging_mut(self.chunk, to) };
+        copy(staging, data, Stores::Cached);
+    }
+
+    /// Copies the others' blocks' slices into their rows.
+    fn stage_rows(&self, size: u32) {
+        for member in (0..size).filter(|member| *member != self.lane.me()) {
+            let row = self.shape.row(member, self.range.len());
+            self.stage(row, self.in_block(member));
+        }
+    }
+
+    /// Copies a range of a member's staging to the output.
+    fn unstage(&mut self, member: u32, from: Range<usize>, to: usize) {
+        let stores = self.stores();
+        let output = &mut self.call.output.bytes_mut()[to..to + from.len()];
+        // SAFETY: copied (and folded) by all, as the caller of `copy_out` has seen; given back
+        // only by this member's `drained`, after this stage.
+        let staging = unsafe { self.lane.staging(member, self.chunk, from) };
+        copy(output, staging, stores);
+    }
+
+    /// Copies this member's own data from input to output.
+    fn keep(&mut self, from: Range<usize>, to: usize) {
+        let stores = self.stores();
+        let NodeCall { input, output, .. } = &mut *self.call;
+        copy(&mut output.bytes_mut()[to..to + from.len()], &input.bytes()[from], stores);
+    }
+
+    /// Where the chunk begins in memory that holds a block per member.
+    fn in_block(&self, member: u32) -> usize {
+        member as usize * self.shape.block + self.range.start
+    }
+
+    fn wants_result(&self) -> bool {
+        self.call.kind == Kind::AllReduce || self.lane.me() == self.call.root
+    }
+
+    fn stores(&self) -> Stores {
+        if self.call.output.len() >= STREAM_MIN_BYTES { Stores::Streaming } else { Stores::Cached }
+    }
+}
+
+/// What a member contributes: the input, or in place the output.
+fn source(call: &NodeCall) -> &[u8] {
+    if call.input.is_empty() { call.output.bytes() } else { call.input.bytes() }
+}
+
+/// Does a call of one member alone.
+pub(super) fn alone(call: &mut NodeCall) {
+    let NodeCall { input, output, .. } = call;
+    if !input.is_empty() && !output.is_empty() {
+        copy(output.bytes_mut(), input.bytes(), Stores::Cached);
+    }
+}

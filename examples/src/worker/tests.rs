@@ -1,0 +1,245 @@
+//! The loop of one rank, alone and with others, on the digits.
+
+use std::sync::{Arc, Barrier, Mutex};
+
+use super::*;
+use crate::data::DataKind;
+use crate::model::NetKind;
+use crate::spec::SyncModel;
+use crate::spec::tests::spec;
+
+fn alone(net: NetKind, epochs: u32) -> RunSpec {
+    RunSpec { ranks: 1, net, epochs, batch: 32, lr: 0.1, ..spec(SyncModel::Bsp) }
+}
+
+/// Trains alone; returns the final parameters and the messages.
+fn run(spec: &RunSpec, sync: &mut dyn Synchroniser) -> (Vec<Tensor>, Vec<Message>) {
+    let data = Dataset::load(spec.data, None, spec.seed).unwrap();
+    let mut messages = Vec::new();
+    let mut send = |message: &Message| {
+        messages.push(message.clone());
+        Ok(())
+    };
+    let parameters = train(spec, 0, &data, sync, &mut send).unwrap();
+    (parameters, messages)
+}
+
+fn summary(messages: &[Message]) -> &Summary {
+    let Some(Message::Done(summary)) = messages.last() else { panic!("Done comes last") };
+    summary
+}
+
+#[test]
+fn the_digits_are_learnt() {
+    let spec = alone(NetKind::Mlp, 8);
+    let (_, messages) = run(&spec, &mut LocalSgd::new(0.9));
+    let summary = summary(&messages);
+    let accuracy = summary.final_accuracy.unwrap();
+    assert!(accuracy > 0.95, "{accuracy}");
+    assert_eq!((summary.steps, summary.samples), (8 * 44, 8 * 44 * 32));
+    assert_eq!((summary.exposed_s, summary.bytes_sent), (0.0, 0));
+    assert!(summary.compute_s > 0.0 && summary.compute_s < summary.wall_s);
+}
+
+#[test]
+fn the_convolutional_network_learns_and_repeats_bit_for_bit() {
+    let spec = RunSpec { batch: 128, ..alone(NetKind::Cnn, 1) };
+    let (first, messages) = run(&spec, &mut LocalSgd::new(0.9));
+    let (second, _) = run(&spec, &mut LocalSgd::new(0.9));
+    assert_eq!(first, second);
+    // Guessing gives 0.1; one epoch is enough to see that it learns.
+    let accuracy = summary(&messages).final_accuracy.unwrap();
+    assert!(accuracy > 0.4, "{accuracy}");
+}
+
+#[test]
+fn every_epoch_is_reported_once_and_its_accuracy_too() {
+    let spec = alone(NetKind::Mlp, 3);
+    let (_, messages) = run(&spec, &mut LocalSgd::new(0.9));
+    assert!(matches!(
+        &messages[0],
+        Message::Started { parameter_bytes: 203_304, tensors: 6, steps_per_epoch: 44, .. }
+    ));
+    let mut losses = Vec::new();
+    let mut ends = Vec::new();
+    let mut accuracies = Vec::new();
+    let mut times = 0;
+    for message in &messages {
+        match message {
+            Message::Epoch { epoch, t_s, loss, deferred_pct } => {
+                assert_eq!((*epoch as usize, *deferred_pct), (losses.len(), 0.0));
+                losses.push(*loss);
+                ends.push(*t_s);
+            }
+            Message::Accuracy { epoch, t_s, .. } => {
+                assert_eq!(*epoch as usize, accuracies.len());
+                accuracies.push(*t_s);
+            }
+            Message::SyncTimes { us } => times += us.len(),
+            _ => {}
+        }
+    }
+    assert!(losses.is_sorted_by(|a, b| a > b) && ends.is_sorted(), "{losses:?} {ends:?}");
+    // Accuracy stands where its epoch ended; the last, where training ended.
+    assert_eq!(accuracies[..2], ends[..2]);
+    assert_eq!(accuracies[2], summary(&messages).wall_s);
+    assert_eq!(times, 3 * 44);
+}
+
+/// All-reduce among threads: the simplest synchroniser for several ranks.
+struct Shared {
+    sums: Arc<Mutex<Vec<Vec<f32>>>>,
+    barrier: Arc<Barrier>,
+    ranks: f32,
+    local: LocalSgd,
+}
+
+impl Synchroniser for Shared {
+    fn transport(&self) -> String {
+        "threads".to_owned()
+    }
+
+    fn start(&mut self, parameters: &mut [Tensor]) -> Result<(), BoxError> {
+        self.local.start(parameters)
+    }
+
+    fn step(
+        &mut self,
+        loss: f32,
+        parameters: &mut [Tensor],
+        gradients: &mut [Tensor],
+        lr: f32,
+    ) -> Result<StepCost, BoxError> {
+        if self.barrier.wait().is_leader() {
+            self.sums.lock().unwrap().clear();
+        }
+        self.barrier.wait();
+        self.sums.lock().unwrap().push(
+            gradients.iter().flat_map(|gradient| gradient.data.iter().copied()).collect(),
+        );
+        self.barrier.wait();
+        let all = self.sums.lock().unwrap();
+        let mut at = 0;
+        for value in gradients.iter_mut().flat_map(|gradient| &mut gradient.data) {
+            // Ranks come in any order; adding in order of size makes the sum the same for all.
+            let mut parts: Vec<f32> = all.iter().map(|one| one[at]).collect();
+            parts.sort_by(f32::total_cmp);
+            *value = parts.iter().sum::<f32>() / self.ranks;
+            at += 1;
+        }
+        drop(all);
+        self.local.step(loss, parameters, gradients, lr)?;
+        Ok(StepCost { exposed_ns: 1000, bytes_sent: 10 })
+    }
+
+    fn end_epoch(&mut self, mean_loss: f32) -> Result<EpochReport, BoxError> {
+        self.local.end_epoch(mean_loss)
+    }
+
+    fn finish(&mut self, _: &mut [Tensor]) -> Result<StepCost, BoxError> {
+        Ok(StepCost { exposed_ns: 500, bytes_sent: 3 })
+    }
+}
+
+#[test]
+fn three_ranks_train_as_one_with_three_times_the_batch() {
+    let together = RunSpec { ranks: 3, batch: 16, ..alone(NetKind::Mlp, 2) };
+    let data = Dataset::load(DataKind::Digits, None, together.seed).unwrap();
+    let sums = Arc::new(Mutex::new(Vec::new()));
+    let barrier = Arc::new(Barrier::new(3));
+    let results: Vec<(Vec<Tensor>, Vec<Message>)> = std::thread::scope(|scope| {
+        let start = |rank: u32| {
+            let (sums, barrier) = (Arc::clone(&sums), Arc::clone(&barrier));
+            let (spec, data) = (&together, &data);
+            scope.spawn(move || {
+                let local = LocalSgd::new(0.9);
+                let mut sync = Shared { sums, barrier, ranks: 3.0, local };
+                let mut messages = Vec::new();
+                let mut send = |message: &Message| {
+                    messages.push(message.clone());
+                    Ok(())
+                };
+                let parameters = train(spec, rank, data, &mut sync, &mut send).unwrap();
+                (parameters, messages)
+            })
+        };
+        let threads: Vec<_> = (0..3).map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(results.iter().all(|(parameters, _)| *parameters == results[0].0));
+    let one = RunSpec { ranks: 1, batch: 48, ..together };
+    let (expected, _) = run(&one, &mut LocalSgd::new(0.9));
+    for (found, expected) in results[0].0.iter().zip(&expected) {
+        let differs = |(x, y): (&f32, &f32)| (x - y).abs() > 1e-3;
+        assert!(!found.data.iter().zip(&expected.data).any(differs), "{}", expected.name);
+    }
+    // Costs add up, the final accuracy is from rank 0, each epoch's accuracy from one rank.
+    let steps = 2 * (1437 / 48);
+    let mut measured = Vec::new();
+    for (rank, (_, messages)) in results.iter().enumerate() {
+        let summary = summary(messages);
+        assert_eq!((summary.steps, summary.bytes_sent), (steps, steps * 10 + 3));
+        assert!((summary.exposed_s - (steps as f64 * 1e-6 + 5e-7)).abs() < 1e-12);
+        assert_eq!(summary.final_accuracy.is_some(), rank == 0);
+        measured.extend(messages.iter().filter_map(|message| match message {
+            Message::Accuracy { epoch, .. } => Some(*epoch),
+            _ => None,
+        }));
+    }
+    measured.sort_unstable();
+    assert_eq!(measured, [0, 1]);
+}
+
+/// Fails in its third step.
+struct Failing(u32, LocalSgd);
+
+impl Synchroniser for Failing {
+    fn transport(&self) -> String {
+        self.1.transport()
+    }
+
+    fn start(&mut self, parameters: &mut [Tensor]) -> Result<(), BoxError> {
+        self.1.start(parameters)
+    }
+
+    fn step(
+        &mut self,
+        loss: f32,
+        parameters: &mut [Tensor],
+        gradients: &mut [Tensor],
+        lr: f32,
+    ) -> Result<StepCost, BoxError> {
+        self.0 += 1;
+        if self.0 == 3 {
+            return Err("rank 2 is gone".into());
+        }
+        self.1.step(loss, parameters, gradients, lr)
+    }
+
+    fn end_epoch(&mut self, mean_loss: f32) -> Result<EpochReport, BoxError> {
+        self.1.end_epoch(mean_loss)
+    }
+
+    fn finish(&mut self, parameters: &mut [Tensor]) -> Result<StepCost, BoxError> {
+        self.1.finish(parameters)
+    }
+}
+
+#[test]
+fn failures_end_training_with_their_reason() {
+    let data = Dataset::load(DataKind::Digits, None, 1).unwrap();
+    let mut good = |_: &Message| Ok(());
+    let spec = alone(NetKind::Mlp, 1);
+    let mut failing = Failing(0, LocalSgd::new(0.0));
+    let error = train(&spec, 0, &data, &mut failing, &mut good).unwrap_err();
+    assert_eq!(error.to_string(), "cannot synchronise a step in epoch 0: rank 2 is gone");
+    let wild = RunSpec { lr: 1e30, ..spec.clone() };
+    let error = train(&wild, 0, &data, &mut LocalSgd::new(0.9), &mut good).unwrap_err();
+    assert!(matches!(error, WorkerError::Diverged { epoch: 0, .. }), "{error}");
+    let large = RunSpec { batch: 2000, ..spec.clone() };
+    let error = train(&large, 0, &data, &mut LocalSgd::new(0.9), &mut good).unwrap_err();
+    assert!(matches!(error, WorkerError::TooFewImages(_)), "{error}");
+    let mut closed = |_: &Message| Err(io::Error::from(io::ErrorKind::BrokenPipe));
+    let error = train(&spec, 0, &data, &mut LocalSgd::new(0.9), &mut closed).unwrap_err();
+    assert!(matches!(error, WorkerError::Report(_)), "{error}");
+}

@@ -1,0 +1,105 @@
+//! The command line: what can be typed, what help says, and which exit code comes out.
+//!
+//! Owns the frame. Never does a subcommand's work. Called by `main.rs`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::command::{info, perf, run, train};
+
+/// Something failed that no other code names.
+pub const EXIT_FAILED: i32 = 1;
+/// The request makes no sense.
+pub const EXIT_USAGE: i32 = 2;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+    0          every rank exited with 0
+    1          failed, for a reason no other code names
+    2          usage: the request makes no sense
+    124        out of time (--timeout)
+    126, 127   the program cannot be run; it is not found
+    129        the launcher was ended by SIGHUP,
+    130, 143   by SIGINT (Ctrl-C), by SIGTERM
+    else       the code of the rank that failed first; 128 + N if signal N killed it";
+
+const EXAMPLES: &str = "\
+Examples:
+    syncline train                                 train a model on 4 ranks of this host
+    syncline run -n 4 -- ./trainer --epochs 3      start 4 ranks of your own program
+    syncline perf all_reduce -n 2,4,8              measure a collective
+    syncline info                                  what this host can do";
+
+/// Communication for distributed deep learning: start ranks, train, measure, look around.
+#[derive(Debug, Parser)]
+#[command(name = "syncline", version, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start ranks of a program on this host, and end them together.
+    #[command(after_help = format!("{}\n\n{EXIT_CODES}", run::EXAMPLES))]
+    Run(run::RunArgs),
+    /// Train a small model under several synchronisation models, and compare them.
+    Train(train::TrainArgs),
+    /// Measure a collective: time, bandwidth, and whether the result is right.
+    Perf(perf::PerfArgs),
+    /// Say what this host can do, and what would be chosen for which message size.
+    Info(info::InfoArgs),
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse_from(with_long_np(std::env::args_os()));
+    start_logging();
+    let code = match cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Train(args) => train::run(&args),
+        Command::Perf(args) => perf::run(&args),
+        Command::Info(args) => info::run(&args),
+    };
+    exit_code(code)
+}
+
+fn exit_code(code: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+/// mpirun's `-np` is two letters behind one dash, which would read as `-n p`.
+fn with_long_np(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let mut is_ours = true;
+    args.map(move |arg| {
+        is_ours &= arg != "--";
+        if is_ours && arg == "-np" { "-n".into() } else { arg }
+    })
+}
+
+/// `SYNCLINE_LOG=debug` shows on stderr what the launcher does; without it, nothing is logged.
+fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::from_env("SYNCLINE_LOG");
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn np_is_read_only_before_the_program() {
+        let args = ["syncline", "run", "-np", "2", "--", "x", "-np", "3"].map(OsString::from);
+        let read: Vec<_> = with_long_np(args.into_iter()).collect();
+        assert_eq!(read, ["syncline", "run", "-n", "2", "--", "x", "-np", "3"]);
+    }
+}

@@ -1,0 +1,21 @@
+//! `syncline info`. Reports what this host can do.
+//!
+//! Owns nothing yet: the work behind it is in another crate. Called by [`crate::cli`].
+
+use std::ffi::OsString;
+
+use crate::cli::EXIT_USAGE;
+
+/// What can be typed after `syncline info`.
+#[derive(Debug, clap::Args)]
+pub struct InfoArgs {
+    /// Whatever follows; nothing of it is looked at yet.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    args: Vec<OsString>,
+}
+
+/// Says that this subcommand is not there yet. Returns the exit code.
+pub fn run(_args: &InfoArgs) -> i32 {
+    eprintln!("syncline info: not built yet");
+    EXIT_USAGE
+}

@@ -1,0 +1,197 @@
+//! Settings of a session, and whether they can work.
+//!
+//! Owns the choice of model and what applies to all of them; the settings of one model are beside
+//! it. Never reads the environment: the trainer decides. Called by the session.
+
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::layout::{ELEMENT_BYTES, Granularity};
+use crate::model::osp::budget::BudgetRule;
+use crate::model::osp::correction::Lgp;
+pub use crate::model::osp::{GibLag, OspConfig};
+use crate::optimiser::Sgd;
+
+/// Settings of a session; they must be the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SessionConfig {
+    /// The sync model.
+    pub model: ModelKind,
+    /// How gradients become updates.
+    pub optimiser: Sgd,
+    /// Fixes whatever the model draws at random.
+    pub seed: u64,
+    /// Steps from one comparison of all replicas to the next; 0 for none. A comparison reads the
+    /// parameters once and exchanges 8 bytes.
+    pub check_every: u64,
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self { model: ModelKind::Bsp, optimiser: Sgd::default(), seed: 0, check_every: 100 }
+    }
+}
+
+/// A sync model and its settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ModelKind {
+    /// Asynchronous parallel, on a parameter server sharded over the ranks.
+    Asp(AspConfig),
+    /// Bulk synchronous parallel.
+    Bsp,
+    /// Overlapped synchronous parallel, in its all-reduce form.
+    Osp(OspConfig),
+}
+
+impl ModelKind {
+    /// Its name on command lines and in reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Asp(_) => "asp",
+            Self::Bsp => "bsp",
+            Self::Osp(_) => "osp",
+        }
+    }
+
+    /// How the shards of all tensors, or the unit of importance, are cut.
+    pub(crate) fn granularity(&self) -> Granularity {
+        match self {
+            Self::Osp(osp) => osp.granularity,
+            _ => Granularity::Tensors,
+        }
+    }
+}
+
+impl FromStr for ModelKind {
+    type Err = Error;
+
+    /// The model of that name, with default settings.
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "asp" => Ok(Self::Asp(AspConfig::default())),
+            "bsp" => Ok(Self::Bsp),
+            "osp" => Ok(Self::Osp(OspConfig::default())),
+            _ => Err(Error::Config { reason: format!("no sync model '{name}'; asp, bsp, osp") }),
+        }
+    }
+}
+
+/// Settings of ASP, the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AspConfig {
+    /// When a worker waits for the parameters that answer its push.
+    pub pull: Pull,
+    /// What the learning rate is meant for.
+    pub rate: AspRate,
+}
+
+impl Default for AspConfig {
+    fn default() -> Self {
+        Self { pull: Pull::AfterPush, rate: AspRate::PerRound }
+    }
+}
+
+/// When a worker waits for the parameters that answer its push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pull {
+    /// Before its next step: the round trip is exposed, the parameters are as fresh as can be.
+    AfterPush,
+    /// After its next step: the round trip hides behind the computation, at one step of staleness.
+    NextStep,
+}
+
+/// What a learning rate is meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AspRate {
+    /// One push of one worker.
+    PerPush,
+    /// One update with the average of all ranks, as in BSP: a push counts 1/world_size of it. So
+    /// one learning rate serves all models.
+    PerRound,
+}
+
+impl SessionConfig {
+    /// Whether the settings can work.
+    ///
+    /// # Errors
+    /// [`Error::Config`] that names the first setting that cannot.
+    pub fn validate(&self) -> Result<()> {
+        let Sgd { momentum, weight_decay } = self.optimiser;
+        require((0.0..1.0).contains(&momentum), "momentum lies in 0..1", momentum)?;
+        let is_decay = weight_decay.is_finite() && weight_decay >= 0.0;
+        require(is_decay, "weight decay is not negative", weight_decay)?;
+        match &self.model {
+            ModelKind::Asp(_) | ModelKind::Bsp => Ok(()),
+            ModelKind::Osp(osp) => validate_osp(osp),
+        }
+    }
+}
+
+fn validate_osp(osp: &OspConfig) -> Result<()> {
+    match osp.budget {
+        BudgetRule::Fixed { share } => {
+            require((0.0..=1.0).contains(&share), "the share lies in 0..=1", share)?;
+        }
+        BudgetRule::LossDriven { smoothing, rise } => {
+            require((0.0..1.0).contains(&smoothing), "smoothing lies in 0..1", smoothing)?;
+            require(rise >= 0.0, "the rise is not negative", rise)?;
+        }
+    }
+    let (cap, loss_rate) = (osp.ceiling.cap, osp.ceiling.loss_rate);
+    require((0.0..=1.0).contains(&cap), "the cap lies in 0..=1", cap)?;
+    require((0.0..1.0).contains(&loss_rate), "the loss rate lies in 0..1", loss_rate)?;
+    require(osp.gib_every > 0, "gib_every is at least 1", osp.gib_every)?;
+    if let Lgp::Ema { gamma, lambda } = osp.lgp {
+        require((0.0..1.0).contains(&gamma), "gamma lies in 0..1", gamma)?;
+        require((0.0..=1.0).contains(&lambda), "lambda lies in 0..=1", lambda)?;
+    }
+    if let Granularity::Slices { max_bytes } = osp.granularity {
+        let reason = "a slice holds at least one element";
+        require(max_bytes >= ELEMENT_BYTES, reason, max_bytes)?;
+    }
+    Ok(())
+}
+
+fn require(holds: bool, rule: &str, value: impl std::fmt::Display) -> Result<()> {
+    if holds {
+        return Ok(());
+    }
+    Err(Error::Config { reason: format!("{rule}, not {value}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid() {
+        for name in ["asp", "bsp", "osp"] {
+            let model: ModelKind = name.parse().unwrap();
+            assert_eq!(model.name(), name);
+            SessionConfig { model, ..Default::default() }.validate().unwrap();
+        }
+        assert!("bps".parse::<ModelKind>().unwrap_err().to_string().contains("'bps'"));
+    }
+
+    #[test]
+    fn each_bad_setting_is_named() {
+        let osp = OspConfig::default();
+        let fixed = |share| OspConfig { budget: BudgetRule::Fixed { share }, ..osp };
+        let slices = |max_bytes| OspConfig { granularity: Granularity::Slices { max_bytes }, ..osp };
+        for (bad, text) in [
+            (fixed(1.1), "share"),
+            (fixed(f64::NAN), "share"),
+            (OspConfig { gib_every: 0, ..osp }, "gib_every"),
+            (OspConfig { lgp: Lgp::Ema { gamma: 1.0, lambda: 0.5 }, ..osp }, "gamma"),
+            (OspConfig { lgp: Lgp::Ema { gamma: 0.9, lambda: 2.0 }, ..osp }, "lambda"),
+            (slices(3), "slice"),
+        ] {
+            let config = SessionConfig { model: ModelKind::Osp(bad), ..Default::default() };
+            let error = config.validate().unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+        let optimiser = Sgd { momentum: 1.0, weight_decay: 0.0 };
+        let error = SessionConfig { optimiser, ..Default::default() }.validate().unwrap_err();
+        assert!(error.to_string().contains("momentum"), "{error}");
+    }
+}

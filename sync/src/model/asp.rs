@@ -1,0 +1,211 @@
+//! ASP: each rank pushes its gradients to a sharded parameter server and goes on with whatever the
+//! parameters are then. No rank waits for another.
+//!
+//! Owns a worker's view: which push comes next, which version of each shard it computes with. The
+//! parameters live in the shards (`server`), one on each rank. Never averages: a push of one worker
+//! is one update. Built by [`super::build`].
+//!
+//! ```text
+//! worker    step t ──push──▶ all shards ──reply: fresh parameters──▶ step t+1     AfterPush
+//!           step t ──push──▶ ... step t+1 on older parameters ...                 NextStep
+//! ```
+//!
+//! Per step and worker: S(G) bytes out and S(G) bytes in, but for the shard on the same rank.
+//! Staleness of a push is counted per shard: updates of others that the shard had applied between
+//! the version that the gradient is of and the push itself.
+
+use std::collections::VecDeque;
+
+use super::osp::budget::Decision;
+use super::{Action, Event, Job, StepEnded, SyncModel, Tensors, Traffic};
+use crate::config::{AspConfig, AspRate, Pull};
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::server::wire::{self, Header};
+
+/// Asynchronous parallel: one worker.
+#[derive(Debug)]
+pub struct Asp {
+    job: Job,
+    config: AspConfig,
+    layout: Layout,
+    shards: Vec<View>,
+    /// Steps whose gradients were pushed.
+    clock: u64,
+    /// Whether replies to the last push are still to come.
+    is_pulling: bool,
+    /// Gradients of the step at hand wait until the replies to the last push are here.
+    ended: Option<StepEnded>,
+    /// Highest staleness of the last push over all shards.
+    staleness: u64,
+    actions: VecDeque<Action>,
+    decision: Decision,
+}
+
+/// What this worker knows of one shard.
+#[derive(Clone, Debug, Default)]
+struct View {
+    /// Version of the parameters that the worker computes with.
+    version: u64,
+    /// Version that the last push was computed with.
+    pushed_version: u64,
+    is_answered: bool,
+    /// Room for a message, between messages.
+    buffer: Vec<u32>,
+}
+
+impl Asp {
+    /// A worker at rest.
+    pub fn new(job: Job, config: AspConfig, layout: Layout) -> Self {
+        Self {
+            job,
+            config,
+            layout,
+            shards: vec![View::default(); job.world_size as usize],
+            clock: 0,
+            is_pulling: false,
+            ended: None,
+            staleness: 0,
+            actions: VecDeque::new(),
+            decision: Decision::never(),
+        }
+    }
+
+    fn push(&mut self, ended: StepEnded, tensors: &Tensors<'_, '_>) {
+        let learning_rate = match self.config.rate {
+            AspRate::PerPush => ended.learning_rate,
+            AspRate::PerRound => ended.learning_rate / self.job.world_size as f32,
+        };
+        for (server, view) in (0..).zip(&mut self.shards) {
+            let range = self.layout.shard(server as usize, self.job.world_size as usize);
+            let parts = self.layout.parts(range);
+            let values =
+                parts.flat_map(|part| &tensors.gradients[part.tensor][part.within()]).copied();
+            let header = Header::Push {
+                worker: self.job.rank,
+                clock: self.clock,
+                version: view.version,
+                learning_rate,
+            };
+            let mut message = std::mem::take(&mut view.buffer);
+            wire::encode(header, values, &mut message);
+            view.pushed_version = view.version;
+            view.is_answered = false;
+            self.actions.push_back(Action::Push { server, message, replies: true });
+        }
+        self.clock += 1;
+        self.is_pulling = true;
+    }
+
+    fn await_replies(&mut self) {
+        self.staleness = 0;
+        self.actions.extend((0..self.job.world_size).map(|server| Action::AwaitReply { server }));
+    }
+
+    /// Takes in a shard's parameters; with the last of them, goes on.
+    fn handle_reply(
+        &mut self,
+        server: u32,
+        message: Vec<u32>,
+        tensors: &mut Tensors<'_, '_>,
+    ) -> Result<()> {
+        let count = self.job.world_size as usize;
+        let range = self.layout.shard(server as usize, count);
+        let (header, mut values) = wire::decode(&message, range.len())?;
+        let broken = |reason| Err(Error::Protocol { reason });
+        let Header::Reply { server: sender, clock, version } = header else {
+            return broken(format!("rank {server} answered a push with {header:?}"));
+        };
+        let view = &mut self.shards[server as usize];
+        if sender != server || clock + 1 != self.clock || version <= view.pushed_version {
+            let pushed = view.pushed_version;
+            let reason = format!(
+                "rank {server} answered push {} of version {pushed} with {header:?}",
+                self.clock - 1
+            );
+            return broken(reason);
+        }
+        for part in self.layout.parts(range) {
+            let target = &mut tensors.parameters[part.tensor][part.within()];
+            target.iter_mut().zip(&mut values).for_each(|(target, value)| *target = value);
+        }
+        drop(values);
+        // Of the updates since, one is this worker's own.
+        self.staleness = self.staleness.max(version - view.pushed_version - 1);
+        view.version = version;
+        view.is_answered = true;
+        view.buffer = message;
+        if self.shards.iter().all(|view| view.is_answered) {
+            self.is_pulling = false;
+            if let Some(ended) = self.ended.take() {
+                self.push(ended, tensors);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) {
+        for (server, view) in (0..).zip(&mut self.shards) {
+            let len = self.layout.shard(server as usize, self.job.world_size as usize).len();
+            let mut message = std::mem::take(&mut view.buffer);
+            let header = Header::Done { worker: self.job.rank };
+            wire::encode(header, std::iter::repeat_n(0.0, len), &mut message);
+            self.actions.push_back(Action::Push { server, message, replies: false });
+        }
+        self.actions.push_back(Action::Collect);
+    }
+}
+
+impl SyncModel for Asp {
+    fn handle_event(&mut self, event: Event, tensors: &mut Tensors<'_, '_>) {
+        match event {
+            Event::Collected { parameters } => {
+                for part in self.layout.parts(0..self.layout.len()) {
+                    let target = &mut tensors.parameters[part.tensor][part.within()];
+                    target.copy_from_slice(&parameters[part.flat()]);
+                }
+            }
+            Event::Drain => {
+                if self.is_pulling {
+                    self.await_replies();
+                }
+                self.finish();
+            }
+            Event::EpochEnded { .. } => {}
+            Event::Replied { server, message } => {
+                if let Err(error) = self.handle_reply(server, message, tensors) {
+                    self.actions.clear();
+                    self.actions.push_back(Action::Fail(error));
+                }
+            }
+            Event::StepEnded(ended) => match self.config.pull {
+                Pull::AfterPush => {
+                    self.push(ended, tensors);
+                    self.await_replies();
+                }
+                Pull::NextStep if self.is_pulling => {
+                    self.ended = Some(ended);
+                    self.await_replies();
+                }
+                Pull::NextStep => self.push(ended, tensors),
+            },
+            event => panic!("ASP does not wait for {event:?}"),
+        }
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn staleness(&self) -> u64 {
+        self.staleness
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic { important_bytes: self.layout.bytes(), deferred_bytes: 0 }
+    }
+
+    fn decision(&self) -> &Decision {
+        &self.decision
+    }
+}

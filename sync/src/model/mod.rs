@@ -1,0 +1,231 @@
+//! Sync models: the rules for what is exchanged after a step, and when a rank may go on.
+//!
+//! Owns the vocabulary that models and their drivers share. A model is a state machine: events go
+//! in, actions come out, and between them it does all the arithmetic on parameters, velocity and
+//! gradients. It never communicates, blocks, or reads a clock. Two drivers run it: the session,
+//! over a communicator, and [`crate::lockstep`], over exact sums in memory.
+//!
+//! ```text
+//!            handle_event                         poll_action
+//! StepEnded ───────────────┐                  ┌──────────────▶ Reduce, StartReduce, Wait
+//! Reduced   ───────────────┤                  ├──────────────▶ Gather
+//! Gathered  ───────────────┼──▶  SyncModel  ──┼──────────────▶ Push, AwaitReply, Collect
+//! Replied   ───────────────┤                  ├──────────────▶ Fail
+//! EpochEnded, Drain ───────┘                  └──────────────▶ none left: the rank may go on
+//! ```
+
+mod asp;
+mod bsp;
+mod check;
+pub mod osp;
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+pub use asp::Asp;
+pub use bsp::Bsp;
+pub use osp::Osp;
+
+use crate::config::{ModelKind, SessionConfig};
+use crate::error::Error;
+use crate::layout::Layout;
+use crate::optimiser::Sgd;
+use osp::budget::Decision;
+
+/// Names one reduction of one model; the same on every rank.
+pub type ReduceId = u64;
+
+/// What a rank has to tell its model.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// All shards of the parameter server, as [`Action::Collect`] asked.
+    Collected {
+        /// All parameters, flat.
+        parameters: Vec<f32>,
+    },
+    /// The trainer wants the global parameters, on every rank, with nothing under way.
+    Drain,
+    /// An epoch is over on every rank.
+    EpochEnded {
+        /// This rank's mean training loss.
+        mean_loss: f64,
+    },
+    /// What all ranks gave to [`Action::Gather`].
+    Gathered {
+        /// Each rank's words, in order of ranks.
+        words: Vec<u64>,
+    },
+    /// A reduction is done.
+    Reduced {
+        /// Which.
+        id: ReduceId,
+        /// The average over all ranks.
+        data: Vec<f32>,
+        /// How long it took.
+        timing: Timing,
+    },
+    /// A shard's reply.
+    Replied {
+        /// The rank whose shard it is.
+        server: u32,
+        /// As [`crate::server::wire`] has it.
+        message: Vec<u32>,
+    },
+    /// The forward and backward pass of a step is over; its gradients are in [`Tensors`].
+    StepEnded(StepEnded),
+}
+
+/// The end of a step's computation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepEnded {
+    /// Rate for this step's update; the same on every rank.
+    pub learning_rate: f32,
+    /// This rank's training loss in this step.
+    pub loss: f32,
+    /// Time since the rank was last allowed to go on.
+    pub compute: Duration,
+}
+
+/// How long a reduction took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// From its start until its end was seen.
+    pub elapsed: Duration,
+    /// The part of it in which the rank did nothing else. Zero if the reduction was over when it
+    /// was asked for: its end lies somewhere before then.
+    pub blocked: Duration,
+}
+
+/// What a model wants done, in this order.
+#[derive(Debug)]
+pub enum Action {
+    /// Wait for the next reply of this rank's shard, and give it as [`Event::Replied`].
+    AwaitReply {
+        /// The rank whose shard it is.
+        server: u32,
+    },
+    /// Wait until every worker has told this rank's shard that it pushes no more, and bring all
+    /// shards together: [`Event::Collected`].
+    Collect,
+    /// Give up.
+    Fail(Error),
+    /// Exchange a few words between all ranks, blocking: [`Event::Gathered`].
+    Gather {
+        /// This rank's words; equally many on every rank.
+        words: Vec<u64>,
+    },
+    /// Send a message to a shard.
+    Push {
+        /// The rank whose shard it is.
+        server: u32,
+        /// As [`crate::server::wire`] has it.
+        message: Vec<u32>,
+        /// Whether the shard will reply.
+        replies: bool,
+    },
+    /// Average over all ranks, blocking, ahead of all other traffic: [`Event::Reduced`].
+    Reduce {
+        /// Which.
+        id: ReduceId,
+        /// This rank's part; equally long on every rank.
+        data: Vec<f32>,
+    },
+    /// Average over all ranks in the background, yielding to other traffic.
+    StartReduce {
+        /// Which.
+        id: ReduceId,
+        /// This rank's part; equally long on every rank.
+        data: Vec<f32>,
+    },
+    /// Wait for a started reduction: [`Event::Reduced`].
+    Wait {
+        /// Which.
+        id: ReduceId,
+    },
+}
+
+/// The trainer's tensors, lent for one call.
+#[derive(Debug)]
+pub struct Tensors<'a, 't> {
+    /// What the trainer computes with. A model writes here what the next step shall use.
+    pub parameters: &'a mut [&'t mut [f32]],
+    /// This step's gradients; empty at other events than a step's.
+    pub gradients: &'a [&'a [f32]],
+}
+
+/// Bytes of gradient of one step of one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Exchanged before the next step began.
+    pub important_bytes: u64,
+    /// Exchanged while the next step computed.
+    pub deferred_bytes: u64,
+}
+
+/// A sync model of one rank.
+///
+/// Every rank's model sees the same kinds of events in the same order (but for ASP, whose workers
+/// run apart between [`Event::Drain`]s), and asks for the same reductions in the same order.
+pub trait SyncModel: Send + Debug {
+    /// Takes note of `event`, and reads and writes `tensors` as it needs.
+    ///
+    /// # Panics
+    /// If the event is none that this model waits for: a bug of the driver.
+    fn handle_event(&mut self, event: Event, tensors: &mut Tensors<'_, '_>);
+
+    /// The next thing to do; after each event, call until there is none.
+    fn poll_action(&mut self) -> Option<Action>;
+
+    /// How many updates the parameters that this rank computes with lack at most.
+    fn staleness(&self) -> u64;
+
+    /// What the last step moved.
+    fn traffic(&self) -> Traffic;
+
+    /// How many bytes may be deferred now, and why not more.
+    fn decision(&self) -> &Decision;
+}
+
+/// What every model has to know about the job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Job {
+    /// This rank.
+    pub rank: u32,
+    /// Ranks.
+    pub world_size: u32,
+    /// Fixes whatever is drawn at random; the same on every rank.
+    pub seed: u64,
+    /// How gradients become updates.
+    pub optimiser: Sgd,
+    /// Steps from one comparison of all replicas to the next; 0 for none.
+    pub check_every: u64,
+}
+
+impl Job {
+    /// The job of a session with `config`.
+    pub fn new(rank: u32, world_size: u32, config: &SessionConfig) -> Self {
+        let SessionConfig { optimiser, seed, check_every, .. } = *config;
+        Self { rank, world_size, seed, optimiser, check_every }
+    }
+
+    fn check_is_due(&self, step: u64) -> bool {
+        self.check_every > 0 && step.is_multiple_of(self.check_every)
+    }
+}
+
+/// The model that `config` asks for, on tensors with these initial parameters.
+///
+/// # Panics
+/// If the tensors are not those of `layout`, or `config` is not valid.
+pub fn build(
+    config: &SessionConfig,
+    job: Job,
+    layout: Layout,
+    parameters: &[&mut [f32]],
+) -> Box<dyn SyncModel> {
+    match &config.model {
+        ModelKind::Asp(asp) => Box::new(Asp::new(job, *asp, layout)),
+        ModelKind::Bsp => Box::new(Bsp::new(job, &layout)),
+        ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters)),
+    }
+}

@@ -1,0 +1,109 @@
+//! LGP: what a rank computes with on deferred slices until their averaged gradient is here.
+//!
+//! Owns the provisional step of each variant. Never changes the global state: parameters `w` and
+//! velocity `v` go in as they are before the step, and what comes out is the trainer's copy only,
+//! which the exact value replaces one step later. Called by the model.
+//!
+//! Invariant: with equal gradients on all ranks, [`Lgp::Local`] gives the bits of the global step,
+//! because it *is* that step, with the rank's own gradient in place of the average.
+
+use crate::optimiser::Sgd;
+
+/// The provisional step on deferred slices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Lgp {
+    /// As [`Self::Local`], with the rank's gradient mixed with a running mean of averaged ones.
+    Ema {
+        /// Weight of the past in the running mean, from 0 to below 1.
+        gamma: f32,
+        /// Weight of the rank's own gradient, from 0 to 1.
+        lambda: f32,
+    },
+    /// The optimiser's step, momentum and all, with the rank's gradient in place of the average.
+    Local,
+    /// Plain descent along the rank's gradient, without momentum or decay: for studies.
+    LocalPlain,
+    /// Stay at the last global value: for studies.
+    None,
+}
+
+/// The global state of one slice before the step, and this rank's gradient.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before<'a> {
+    pub(crate) parameters: &'a [f32],
+    pub(crate) velocity: &'a [f32],
+    /// Running mean of averaged gradients; of use to [`Lgp::Ema`] only, empty for the others.
+    pub(crate) average: &'a [f32],
+    pub(crate) gradient: &'a [f32],
+}
+
+impl Lgp {
+    /// Writes the provisional parameters to `target`.
+    pub(crate) fn provisional(
+        self,
+        sgd: &Sgd,
+        before: Before<'_>,
+        learning_rate: f32,
+        target: &mut [f32],
+    ) {
+        let Before { parameters, velocity, average, gradient } = before;
+        let states = parameters.iter().zip(velocity).zip(gradient);
+        match self {
+            Self::Ema { lambda, .. } => {
+                for ((x, ((w, v), g)), m) in target.iter_mut().zip(states).zip(average) {
+                    let mixed = lambda * g + (1.0 - lambda) * m;
+                    *x = w - learning_rate * sgd.velocity(*w, *v, mixed);
+                }
+            }
+            Self::Local => {
+                for (x, ((w, v), g)) in target.iter_mut().zip(states) {
+                    *x = w - learning_rate * sgd.velocity(*w, *v, *g);
+                }
+            }
+            Self::LocalPlain => {
+                for (x, ((w, _), g)) in target.iter_mut().zip(states) {
+                    *x = w - learning_rate * g;
+                }
+            }
+            Self::None => target.copy_from_slice(parameters),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SGD: Sgd = Sgd { momentum: 0.9, weight_decay: 0.01 };
+
+    fn provisional(lgp: Lgp, average: &[f32]) -> Vec<f32> {
+        let (parameters, velocity, gradient) = (&[1.1, -0.7], &[0.3, 0.2], &[0.05, -4.0]);
+        let mut target = vec![f32::NAN; 2];
+        let before = Before { parameters, velocity, average, gradient };
+        lgp.provisional(&SGD, before, 0.1, &mut target);
+        target
+    }
+
+    #[test]
+    fn local_is_the_optimiser_s_step_to_the_bit() {
+        let (mut w, mut v) = ([1.1, -0.7], [0.3, 0.2]);
+        SGD.step(&mut w, &mut v, &[0.05, -4.0], 0.1);
+        assert_eq!(provisional(Lgp::Local, &[]), w);
+    }
+
+    #[test]
+    fn ema_mixes_and_with_all_weight_on_the_own_gradient_is_local() {
+        let all = Lgp::Ema { gamma: 0.9, lambda: 1.0 };
+        assert_eq!(provisional(all, &[5.0, 5.0]), provisional(Lgp::Local, &[]));
+        let (mut w, mut v) = ([1.1, -0.7], [0.3, 0.2]);
+        SGD.step(&mut w, &mut v, &[1.0, 2.0], 0.1);
+        let none = Lgp::Ema { gamma: 0.9, lambda: 0.0 };
+        assert_eq!(provisional(none, &[1.0, 2.0]), w);
+    }
+
+    #[test]
+    fn plain_and_none_by_hand() {
+        assert_eq!(provisional(Lgp::LocalPlain, &[]), [1.1 - 0.1 * 0.05, -0.7 + 0.1 * 4.0]);
+        assert_eq!(provisional(Lgp::None, &[]), [1.1, -0.7]);
+    }
+}
