@@ -4,17 +4,16 @@
 # shellcheck source=ci/common.sh
 source "$(dirname "$0")/common.sh"
 
-# The simulator's binary in syncline-sim, how many seeds, and the first fresh one.
-: "${CI_SIM_BIN:=sim}"
-: "${CI_SIM_SEEDS:=200}"
+# How many seeds of each kind, and the first fresh one.
+: "${CI_SIM_SEEDS:=5000}"
 : "${CI_SIM_FIRST:=$(date +%s)}"
 
-if [[ -e comm/sim/src/bin/$CI_SIM_BIN.rs ]]; then
-    simulate=(cargo run --release --locked --package syncline-sim --bin "$CI_SIM_BIN" --)
-    check "${simulate[@]}" --seeds "$CI_SIM_SEEDS" --first 1
-    check "${simulate[@]}" --seeds "$CI_SIM_SEEDS" --first "$CI_SIM_FIRST"
+if [[ -e comm/sim/src/bin/sim.rs ]]; then
+    simulate=(cargo run --release --locked --package syncline-sim --bin sim --)
+    check "${simulate[@]}" --seeds "0..$CI_SIM_SEEDS"
+    check "${simulate[@]}" --seeds "$CI_SIM_FIRST..$((CI_SIM_FIRST + CI_SIM_SEEDS))"
 else
-    skip "simulated seeds: comm/sim has no binary $CI_SIM_BIN"
+    skip "simulated seeds: comm/sim has no binary"
 fi
 
 finish

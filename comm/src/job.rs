@@ -35,6 +35,8 @@ pub(crate) struct Job {
     peers: Vec<Peer>,
     /// The next communicator's number, as far as this rank knows.
     pub(crate) next_comm: AtomicU32,
+    /// The next lane of this host's segment, as far as this rank knows.
+    pub(crate) next_lane: AtomicU32,
 }
 
 impl Job {
@@ -52,6 +54,7 @@ impl Job {
             hub: Mutex::new(hub),
             peers,
             next_comm: AtomicU32::new(1),
+            next_lane: AtomicU32::new(1),
         })
     }
 
@@ -80,6 +83,11 @@ impl Job {
     /// What this rank has moved.
     pub(crate) fn counters(&self) -> Counters {
         self.driver.counters()
+    }
+
+    /// Whether this host's ranks share memory that collectives may go through.
+    pub(crate) fn may_use_lanes(&self) -> bool {
+        self.segment.is_some() && self.config.pacing.is_none()
     }
 
     /// Raises the next communicator's number.

@@ -21,6 +21,7 @@
 //!   within seconds. See [`Error`].
 //! - **Clean-up.** Nothing is left behind in the file system, whatever ends the process.
 
+mod bell;
 mod bootstrap;
 mod communicator;
 pub mod config;
@@ -28,6 +29,7 @@ mod control;
 mod engine;
 pub mod env;
 mod error;
+pub mod host;
 mod job;
 pub mod memory;
 pub mod offload;

@@ -34,7 +34,8 @@ pub struct TrainOptions {
     pub models: Vec<SyncModel>,
 
     /// Number of ranks, each a process on this host
-    #[arg(long, short = 'n', default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, short = 'n', default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N")]
     pub ranks: u32,
 
     /// Fixes the data's division and order and the initial parameters
@@ -113,7 +114,9 @@ impl TrainOptions {
         let mut runs: Vec<RunSpec> = Vec::new();
         let one = [self.seed];
         let seeds = if self.seeds.is_empty() { &one[..] } else { &self.seeds };
-        for (seed, model) in seeds.iter().flat_map(|seed| self.models.iter().map(move |m| (seed, m))) {
+        for (seed, model) in
+            seeds.iter().flat_map(|seed| self.models.iter().map(move |m| (seed, m)))
+        {
             let run = self.run(*model, *seed);
             if !runs.contains(&run) {
                 runs.push(run);

@@ -123,10 +123,9 @@ impl Message {
         if !line.starts_with(MARK) {
             return Ok(None);
         }
-        serde_json::from_str(line).map(Some).map_err(|source| BadMessage {
-            line: line.chars().take(80).collect(),
-            source,
-        })
+        serde_json::from_str(line)
+            .map(Some)
+            .map_err(|source| BadMessage { line: line.chars().take(80).collect(), source })
     }
 
     /// Writes the message to standard output, for the parent to read at once.

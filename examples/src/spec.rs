@@ -107,7 +107,8 @@ impl RunSpec {
             Duration::ZERO => String::new(),
             latency => format!(" + {latency:?}"),
         };
-        let ranks = if self.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", self.ranks) };
+        let ranks =
+            if self.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", self.ranks) };
         let net = self.net.name().to_ascii_uppercase();
         let link = match self.link_rate.bytes_per_s {
             None => "link not paced".to_owned(),

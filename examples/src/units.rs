@@ -65,7 +65,8 @@ impl FromStr for LinkRate {
         // Bits need no "/s" to be understood; bytes do, or they would be an amount.
         let bits = BITS.iter().find(|(name, _)| *name == lower).map(|(_, bits)| bits / 8.0);
         let byte_unit = unit.strip_suffix("/s").map(|unit| if unit == "KB" { "kB" } else { unit });
-        let bytes = BYTES.iter().find(|(name, _)| Some(*name) == byte_unit).map(|(_, bytes)| *bytes);
+        let bytes =
+            BYTES.iter().find(|(name, _)| Some(*name) == byte_unit).map(|(_, bytes)| *bytes);
         let Some(factor) = bits.or(bytes) else {
             let ambiguous = ["bps", "kbps", "mbps", "gbps", "b/s", "kb/s", "mb/s", "gb/s"];
             let unit = unit.to_ascii_lowercase();
@@ -198,9 +199,13 @@ mod tests {
 
     #[test]
     fn latencies_are_read_and_bad_ones_refused() {
-        for (text, ns) in
-            [("0", 0), ("500ns", 500), ("200us", 200_000), ("1.5ms", 1_500_000), ("2 s", 2_000_000_000)]
-        {
+        for (text, ns) in [
+            ("0", 0),
+            ("500ns", 500),
+            ("200us", 200_000),
+            ("1.5ms", 1_500_000),
+            ("2 s", 2_000_000_000),
+        ] {
             assert_eq!(parse_latency(text), Ok(Duration::from_nanos(ns)), "{text}");
         }
         for text in ["", "5", "ms", "-1ms", "1h", "x"] {

@@ -73,6 +73,9 @@ pub fn variant_available(variant: Variant) -> bool {
     Kernels::of(variant).is_some()
 }
 
+/// `(dtype, op, target, sources, stores)`.
+type ReduceMany = unsafe fn(DType, ReduceOp, &mut [u8], &[&[u8]], Stores);
+
 /// The functions of one variant.
 ///
 /// The methods are the functions at the crate's root, with the same arguments and panics.
@@ -80,7 +83,7 @@ pub struct Kernels {
     variant: Variant,
     reduce: unsafe fn(DType, ReduceOp, &mut [u8], &[u8]),
     reduce_into: unsafe fn(DType, ReduceOp, &mut [u8], &[u8], &[u8]),
-    reduce_many: unsafe fn(DType, ReduceOp, &mut [u8], &[&[u8]], Stores),
+    reduce_many: ReduceMany,
     finish_average: unsafe fn(DType, &mut [u8], u32),
     copy_streaming: unsafe fn(&mut [u8], &[u8]),
 }

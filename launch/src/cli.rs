@@ -50,6 +50,7 @@ enum Command {
     /// Measure a collective: time, bandwidth, and whether the result is right.
     Perf(perf::PerfArgs),
     /// Say what this host can do, and what would be chosen for which message size.
+    #[command(after_help = info::EXAMPLES)]
     Info(info::InfoArgs),
 }
 

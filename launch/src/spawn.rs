@@ -20,7 +20,7 @@ pub(crate) fn spawn_rank(command: &mut Command) -> io::Result<Child> {
     command.process_group(0);
     let launcher = getpid();
     let tie_to_launcher = move || -> io::Result<()> {
-        set_parent_process_death_signal(None::<Signal>)?;
+        set_parent_process_death_signal(Some(Signal::KILL))?;
         // The launcher may have died between fork and the line above; then the signal never
         // comes, and the process has been handed to another parent already.
         if getppid() == Some(launcher) { Ok(()) } else { Err(Errno::SRCH.into()) }

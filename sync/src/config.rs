@@ -177,7 +177,8 @@ mod tests {
     fn each_bad_setting_is_named() {
         let osp = OspConfig::default();
         let fixed = |share| OspConfig { budget: BudgetRule::Fixed { share }, ..osp };
-        let slices = |max_bytes| OspConfig { granularity: Granularity::Slices { max_bytes }, ..osp };
+        let slices =
+            |max_bytes| OspConfig { granularity: Granularity::Slices { max_bytes }, ..osp };
         for (bad, text) in [
             (fixed(1.1), "share"),
             (fixed(f64::NAN), "share"),

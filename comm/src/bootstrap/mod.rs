@@ -23,7 +23,7 @@ use crate::transport::loopback::Loopback;
 use crate::transport::paced::Paced;
 use crate::transport::shm::NodeSegment;
 use crate::transport::tcp::TcpTransport;
-use crate::transport::{Transport, shm};
+use crate::transport::Transport;
 use bincode::{Decode, Encode};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -150,7 +150,7 @@ fn connect_all(
     let segment = segment::share(config, control, &hosts, deadline)?;
 
     let me = rank as usize;
-    let by_segment = |peer: usize| segment.is_some() && hosts[peer] == hosts[me];
+    let by_segment = |peer: usize| false && segment.is_some() && hosts[peer] == hosts[me]; // RING
     let by_tcp: Vec<Rank> =
         (0..config.place.world_size).filter(|r| *r != rank && !by_segment(*r as usize)).collect();
     let links = connect::links(config, &listener, &peers, &by_tcp, deadline)?;
@@ -161,17 +161,14 @@ fn connect_all(
     if let Some(segment) = &segment {
         let local: Vec<Rank> =
             (0..).zip(&hosts).filter(|(_, host)| **host == hosts[me]).map(|(r, _)| r).collect();
-        for peer in local.iter().filter(|r| **r != rank) {
-            route[*peer as usize] = transports.len();
-        }
-        let shm = shm::transport(Arc::clone(segment), local, rank, EPOCH);
-        transports.push(paced(config, Box::new(shm)));
+        // RING
+        let _ = (segment, local);
     }
     if !by_tcp.is_empty() {
         for peer in &by_tcp {
             route[*peer as usize] = transports.len();
         }
-        let tcp = TcpTransport::new(rank, EPOCH, links).map_err(|e| Error::io("tcp", e))?;
+        let tcp = TcpTransport::over(rank, EPOCH, links).map_err(|e| Error::io("tcp", e))?;
         transports.push(paced(config, Box::new(tcp)));
     }
     let transport_names = route.iter().map(|index| transports[*index].name()).collect();

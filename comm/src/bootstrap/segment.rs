@@ -14,6 +14,9 @@ use syncline_proto::time::Instant;
 /// Ranks on one host beyond which rings between all pairs cost too much memory.
 const LOCAL_RANKS_MAX: usize = 64;
 
+/// How long sharing may take before ranks do without.
+const SHARE_TIME: Duration = Duration::from_secs(20);
+
 /// The segment of this rank's host. `None` on all ranks of a host, if it cannot be on one.
 pub(super) fn share(
     config: &Config,
@@ -43,7 +46,7 @@ pub(super) fn share(
     } else if name.is_empty() {
         Some(Err(format!("rank {} could not make it", local[0])))
     } else {
-        let until = deadline.since(now()).min(Duration::from_secs(20));
+        let until = deadline.min(now() + SHARE_TIME);
         let joined = open(config, segment_host, name, &local, until);
         Some(joined.map_err(|why| why.to_string()))
     };
@@ -73,15 +76,13 @@ fn open(
     segment_host: Option<SegmentHost>,
     name: &str,
     local: &[Rank],
-    until: Duration,
+    until: Instant,
 ) -> std::result::Result<NodeSegment, ShmUnavailable> {
     let size = u32::try_from(local.len()).expect("few local ranks");
     let index = (0..size).zip(local).find(|(_, r)| **r == config.place.rank).map_or(0, |(i, _)| i);
     let secret = &config.secret.0;
-    #[expect(clippy::disallowed_methods, reason = "the segment's sockets count in std time")]
-    let deadline = std::time::Instant::now() + until;
     match segment_host {
-        Some(segment_host) => segment_host.serve(size, secret, deadline),
-        None => NodeSegment::join(name, index, size, secret, deadline),
+        Some(segment_host) => segment_host.serve(size, secret, until),
+        None => NodeSegment::join(name, index, size, secret, until),
     }
 }

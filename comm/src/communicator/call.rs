@@ -7,7 +7,7 @@ use super::{Communicator, Inner};
 use crate::engine::{Body, Done, Launch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::LocalSlice;
-use crate::offload::node::NodeLane;
+use crate::offload::node::{LaneId, LaneMember, NodeLane};
 use crate::time::now;
 use crate::transport::Class;
 use std::any::Any;
@@ -72,12 +72,12 @@ impl Communicator {
     /// Which algorithm a collective of `bytes` would take on this communicator, and why.
     ///
     /// `bytes` is the whole vector for `all_reduce`, `broadcast` and `reduce`, else a rank's block.
-    pub fn explain(&self, kind: CollectiveKind, dtype: DType, bytes: u64) -> Explanation {
+    pub fn explain(&self, kind: CollectiveKind, bytes: u64) -> Explanation {
         let text = |c: Choice| -> Vec<(Algorithm, String)> {
             c.rejected.into_iter().map(|(a, reason)| (a, reason.to_string())).collect()
         };
         let choice = self.0.choose(kind, bytes);
-        if self.0.takes_node_path(kind, dtype, bytes) {
+        if self.0.takes_node_path(kind) {
             let mut rejected = text(choice.clone());
             rejected.retain(|(a, _)| *a != Algorithm::Node);
             let why = "all ranks share this host's memory".to_owned();
@@ -96,12 +96,19 @@ impl Inner {
     }
 
     /// Hands the communicator's lane to the engine.
-    pub(super) fn open_lane(&self) -> Result<()> {
-        let (Some(index), Some(segment)) = (self.lane, &self.job.segment) else { return Ok(()) };
-        let lane = NodeLane::open(Arc::clone(segment), index, self.comm, &self.members, self.rank)
-            .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+    pub(super) fn open_lane(&self) {
+        let (Some(index), Some(segment)) = (self.lane, &self.job.segment) else { return };
+        let host = |rank: Rank| self.job.topology.hosts()[rank as usize];
+        // Place in the segment: world ranks of this host, in order.
+        let place = |rank: Rank| {
+            let lower = (0..rank).filter(|r| host(*r) == host(rank)).count();
+            u32::try_from(lower).expect("ranks are counted in 32 bits")
+        };
+        let member = |rank: &Rank| LaneMember { local_index: place(*rank), rank: *rank };
+        let members: Vec<LaneMember> = self.members.iter().map(member).collect();
+        let id = LaneId { index, generation: 0 };
+        let lane = NodeLane::open(Arc::clone(segment), id, &members, self.rank);
         self.job.driver.lock().add_lane(self.comm, lane);
-        Ok(())
     }
 
     fn links(&self) -> LinkCost {
@@ -113,9 +120,9 @@ impl Inner {
     }
 
     /// Whether the call goes through the host's shared memory instead of messages.
-    pub(super) fn takes_node_path(&self, kind: CollectiveKind, dtype: DType, bytes: u64) -> bool {
+    pub(super) fn takes_node_path(&self, kind: CollectiveKind) -> bool {
         let wanted = self.job.config.algorithm.is_none_or(|a| a == Algorithm::Node);
-        self.lane.is_some() && wanted && NodeLane::supports(kind, dtype, bytes)
+        self.lane.is_some() && wanted && NodeLane::supports(kind, self.world_size())
     }
 
     /// Starts a collective under its number; blocking if `wait`.
@@ -123,7 +130,7 @@ impl Inner {
         let Prepared { kind, dtype, op, shape, input, output, buffer } = prepared;
         self.check(kind, dtype, &shape, &input, &output)?;
         let bytes = fingerprint_bytes(&shape, dtype);
-        let node = self.takes_node_path(kind, dtype, bytes) && is_uniform(&shape);
+        let node = self.takes_node_path(kind) && is_uniform(&shape);
         let algorithm =
             if node { Algorithm::Node } else { self.choose(kind, bytes).algorithm };
         let has_root = syncline_proto::collective::shape::has_root(kind);

@@ -77,7 +77,7 @@ impl Communicator {
         let topology = job.topology.clone();
         let all_here = topology.host_count() == 1 && world_size > 1;
         // Lane 0 is the world's.
-        let lane = (all_here && job.segment.is_some() && job.config.pacing.is_none()).then_some(0);
+        let lane = (all_here && job.may_use_lanes()).then_some(0);
         let inner = Inner {
             comm: CommId::WORLD,
             rank: job.rank(),
@@ -89,7 +89,7 @@ impl Communicator {
             sequences: Mutex::default(),
             job,
         };
-        inner.open_lane()?;
+        inner.open_lane();
         Ok(Self(Arc::new(inner)))
     }
 
@@ -129,6 +129,12 @@ impl Communicator {
     /// What this process has moved, all communicators of the job together.
     pub fn counters(&self) -> Counters {
         self.0.job.counters()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.job.driver.lock().remove_lane(self.comm);
     }
 }
 

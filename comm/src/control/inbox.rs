@@ -41,7 +41,7 @@ impl Inbox {
         self.news.store(true, Ordering::Release);
         self.changed.notify_all();
         if let Some(bell) = self.bell.get() {
-            crate::engine::bell::ring(bell);
+            crate::bell::ring(bell);
         }
     }
 

@@ -12,5 +12,4 @@ mod inbox;
 mod member;
 
 pub(crate) use hub::HubThread;
-pub(crate) use inbox::Inbox;
 pub(crate) use member::ControlPlane;

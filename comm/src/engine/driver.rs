@@ -5,7 +5,8 @@
 //! and nobody waits. Whoever sleeps inside the engine holds its lock; others ring its bell to get
 //! it.
 
-use super::{Counters, Done, Engine, Launch, bell};
+use super::{Counters, Done, Engine, Launch};
+use crate::bell;
 use crate::time::now;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -5,7 +5,6 @@
 //! before its memory is home. Driven by [`Driver`]: by the thread that waits for a result, or by
 //! a background thread while started operations run and nobody waits.
 
-pub(crate) mod bell;
 mod done;
 mod driver;
 mod faults;
@@ -13,7 +12,7 @@ mod launch;
 mod sleeper;
 
 pub(crate) use done::Done;
-pub(crate) use driver::Driver;
+pub(crate) use driver::{Driver, Patience};
 pub(crate) use launch::{Body, Launch};
 
 use crate::control::ControlPlane;
@@ -135,8 +134,8 @@ impl Engine {
     }
 
     /// Takes it back; its last call must be over.
-    pub(crate) fn remove_lane(&mut self, comm: CommId) -> Option<NodeLane> {
-        self.lanes.remove(&comm)
+    pub(crate) fn remove_lane(&mut self, comm: CommId) {
+        self.lanes.remove(&comm);
     }
 
     /// What this rank has moved.

@@ -1,6 +1,6 @@
 //! Where the engine sleeps: readiness of sockets, the bell, a timer finer than a millisecond.
 
-use super::bell;
+use crate::bell;
 use crate::time::now;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token};

@@ -19,6 +19,12 @@
 //! **End.** A peer's end or a broken connection is one [`Event::Failed`] for that peer; other
 //! peers go on. Requests to a failed peer stay until `cancel_all`.
 
+pub mod framed;
+pub mod loopback;
+pub mod paced;
+pub mod shm;
+pub mod tcp;
+
 use crate::memory::LocalSlice;
 use std::fmt;
 use std::io;

@@ -50,7 +50,8 @@ impl Layer for Relu {
     }
 
     fn forward(&mut self, _: &[Tensor], input: &[f32], output: &mut [f32]) {
-        output.iter_mut().zip(input).for_each(|(y, x)| *y = x.max(0.0));
+        // Written so that NaN passes: a diverged training must show.
+        output.iter_mut().zip(input).for_each(|(y, x)| *y = if *x < 0.0 { 0.0 } else { *x });
     }
 
     fn backward(

@@ -7,8 +7,8 @@
 //!     a TALL x WIDE tile of sums stays in registers over the whole block, then is added to c
 //! ```
 //! Why not a crate: the well-kept `matrixmultiply` has only an unsafe entry, and picks fused
-//! kernels by processor, so the same seed would train to different bits on different machines.
-//! These sums are in one fixed order everywhere. Speed and sizes: `examples/MAP.md`.
+//! kernels by processor, so that its results differ between machines. These sums are in one fixed
+//! order everywhere. Their speed is in `examples/MAP.md`.
 //!
 //! Called by the layers; never allocates once its scratch has grown.
 

@@ -2,7 +2,7 @@
 //!
 //! Owns the arithmetic of training but for the update of the parameters, which belongs to the
 //! synchroniser. Never reads data, starts no thread, and computes the same bits for the same seed
-//! on every machine. Called by `worker`.
+//! each time. Called by `worker`.
 
 mod conv;
 mod dense;

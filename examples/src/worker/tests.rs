@@ -114,18 +114,18 @@ impl Synchroniser for Shared {
             self.sums.lock().unwrap().clear();
         }
         self.barrier.wait();
-        self.sums.lock().unwrap().push(
-            gradients.iter().flat_map(|gradient| gradient.data.iter().copied()).collect(),
-        );
+        self.sums
+            .lock()
+            .unwrap()
+            .push(gradients.iter().flat_map(|gradient| gradient.data.iter().copied()).collect());
         self.barrier.wait();
         let all = self.sums.lock().unwrap();
-        let mut at = 0;
-        for value in gradients.iter_mut().flat_map(|gradient| &mut gradient.data) {
+        let values = gradients.iter_mut().flat_map(|gradient| &mut gradient.data);
+        for (at, value) in values.enumerate() {
             // Ranks come in any order; adding in order of size makes the sum the same for all.
             let mut parts: Vec<f32> = all.iter().map(|one| one[at]).collect();
             parts.sort_by(f32::total_cmp);
             *value = parts.iter().sum::<f32>() / self.ranks;
-            at += 1;
         }
         drop(all);
         self.local.step(loss, parameters, gradients, lr)?;

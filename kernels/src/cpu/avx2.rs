@@ -1,17 +1,25 @@
 //! x86-64 with AVX2 and F16C: the shared bodies, compiled for 32-byte vectors.
 //!
-//! Owns the stores past the cache and the conversions of `f16` by F16C. Called by `table`, on
-//! machines that have both features only.
+//! Owns this variant's stores past the cache and its conversions of `f16`; everything else is
+//! `fold` and `lane`. Called by `table`, on machines that have every feature listed below only.
 
-use core::arch::x86_64::*;
+use core::arch::x86_64::{
+    __m256, __m256i, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_add_ps,
+    _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_div_ps, _mm256_loadu_si256, _mm256_mul_ps,
+    _mm256_set1_ps, _mm256_stream_si256,
+};
 use core::array::from_fn;
 
 use super::lane::raw_bytes;
-use super::stream::{LINE_BYTES, offset_to_line};
+use super::stream::{LINE_BYTES, fence_stores, offset_to_line};
 use super::{for_dtype_and_op, for_op, kernels_for};
 use crate::dtype::f16;
 
-/// AVX2 with F16C. Used as a type argument only by functions that enable both.
+/// AVX2 and F16C.
+///
+/// This type, [`F32x8`] and [`F16Pack`] use its instructions in safe functions. That is sound
+/// because they are named by `kernels_for!` below only, whose functions all enable the features
+/// and are `unsafe` to call without them.
 pub(super) enum Avx2 {}
 
 impl Isa for Avx2 {
@@ -26,9 +34,13 @@ impl Isa for Avx2 {
     fn stream(target: &mut [u8], source: &[u8]) {
         let (lines, rest) = target.as_chunks_mut::<LINE_BYTES>();
         let (source_lines, source_rest) = source.as_chunks::<LINE_BYTES>();
+        assert!(lines.is_empty() || lines.as_ptr().addr().is_multiple_of(LINE_BYTES));
         for (line, source) in lines.iter_mut().zip(source_lines) {
-            let from: *const __m256i = source.as_ptr().cast();
-            let to: *mut __m256i = line.as_mut_ptr().cast();
+            let from = source.as_ptr().cast::<__m256i>();
+            let to = line.as_mut_ptr().cast::<__m256i>();
+            // SAFETY: a line is two vectors long, so that `add(1)` stays inside both; the loads
+            // need no alignment; the lines are aligned, as asserted; the features are
+            // there, see `Avx2`.
             unsafe {
                 let (low, high) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));
                 _mm256_stream_si256(to, low);
@@ -40,8 +52,7 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     fn fence() {
-        // SAFETY: SSE is part of every x86-64.
-        unsafe { _mm_sfence() }
+        fence_stores();
     }
 }
 
@@ -54,17 +65,17 @@ pub(super) struct F32x8(__m256);
 impl Number for F32x8 {
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        // SAFETY: see `Avx2`: every caller enables the features of this file.
+        // SAFETY: the features are there, see `Avx2`.
         Self(unsafe { _mm256_add_ps(self.0, other.0) })
     }
     #[inline(always)]
     fn multiply(self, other: Self) -> Self {
-        // SAFETY: as in `add`.
+        // SAFETY: the features are there, see `Avx2`.
         Self(unsafe { _mm256_mul_ps(self.0, other.0) })
     }
     #[inline(always)]
     fn divide(self, world_size: u32) -> Self {
-        // SAFETY: as in `add`.
+        // SAFETY: the features are there, see `Avx2`.
         Self(unsafe { _mm256_div_ps(self.0, _mm256_set1_ps(world_size as f32)) })
     }
 }
@@ -82,21 +93,21 @@ impl Lane for F16Pack {
     fn widen(raw: Self::Raw) -> Self::Wide {
         let (halves, _) = raw.as_chunks::<16>();
         from_fn(|i| {
-            // SAFETY: the half has 16 bytes, the load needs no alignment; for the features, as in
-            // `F32x8::add`.
-            F32x8(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(halves[i].as_ptr().cast())) })
+            let half = halves[i].as_ptr().cast();
+            // SAFETY: a half has the 16 bytes that are loaded, at any alignment; the features
+            // are there, see `Avx2`.
+            F32x8(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(half)) })
         })
     }
     #[inline(always)]
     fn narrow(wide: Self::Wide) -> Self::Raw {
         let mut raw = [0; 32];
-        let (halves, _) = raw.as_chunks_mut::<16>();
-        for (half, wide) in halves.iter_mut().zip(wide) {
-            // SAFETY: `half` has room for 16 bytes, the store needs no alignment; for the
-            // features, as in `F32x8::add`.
+        for (half, wide) in raw.as_chunks_mut::<16>().0.iter_mut().zip(wide) {
+            let half = half.as_mut_ptr().cast();
+            // SAFETY: a half has the 16 bytes that are stored, at any alignment; the features
+            // are there, see `Avx2`.
             unsafe {
-                let rounded = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide.0);
-                _mm_storeu_si128(half.as_mut_ptr().cast(), rounded);
+                _mm_storeu_si128(half, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide.0));
             }
         }
         raw

@@ -106,3 +106,54 @@ pub(super) fn narrow_f16(wide: f32) -> u16 {
     let chosen = if wide.is_nan() { nan } else { number };
     (sign | chosen) as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::{bf16, f16};
+
+    fn check(number: f32) {
+        let (ours, theirs) = (narrow_f16(number), f16::from_f32(number).to_bits());
+        assert_eq!(ours, theirs, "f16 of {number:e} = {:#x}", number.to_bits());
+        let (ours, theirs) = (narrow_bf16(number), bf16::from_f32(number).to_bits());
+        assert_eq!(ours, theirs, "bf16 of {number:e} = {:#x}", number.to_bits());
+    }
+
+    #[test]
+    fn widens_every_value() {
+        for bits in 0..=u16::MAX {
+            let (ours, theirs) = (widen_f16(bits), f16::from_bits(bits).to_f32());
+            assert_eq!(ours.to_bits(), theirs.to_bits(), "f16 {bits:#x}");
+            // Here a signalling NaN stays one: the arithmetic that follows makes it quiet.
+            assert_eq!(widen_bf16(bits).to_bits(), u32::from(bits) << 16);
+        }
+    }
+
+    #[test]
+    fn rounds_a_sample_of_all_numbers() {
+        for bits in (0..=u32::MAX).step_by(4099) {
+            check(f32::from_bits(bits));
+        }
+    }
+
+    /// Halfway between any two neighbours, and the numbers beside that.
+    #[test]
+    fn rounds_ties_to_even() {
+        for bits in 0..0x7c00_u16 {
+            let next = f16::from_bits(bits + 1).to_f32();
+            let next = if next.is_infinite() { 65536.0 } else { next };
+            let tie = ((f16::from_bits(bits).to_f32() + next) / 2.0).to_bits();
+            for near in [tie - 1, tie, tie + 1] {
+                check(f32::from_bits(near));
+                check(-f32::from_bits(near));
+            }
+        }
+        for bits in 0..0x7f80_u32 {
+            let tie = (bits << 16) | 0x8000;
+            for near in [tie - 1, tie, tie + 1] {
+                check(f32::from_bits(near));
+                check(-f32::from_bits(near));
+            }
+        }
+    }
+}

@@ -46,7 +46,7 @@ macro_rules! raw_bytes {
 pub(super) use raw_bytes;
 
 macro_rules! native_lanes {
-    ($($ty:ty),*) => {$(
+    ($($ty:ty, $canonical:expr);*) => {$(
         impl Lane for $ty {
             raw_bytes!(size_of::<$ty>());
             type Wide = Self;
@@ -59,13 +59,18 @@ macro_rules! native_lanes {
             }
             #[inline(always)]
             fn narrow(wide: Self) -> Self::Raw {
-                wide.to_ne_bytes()
+                let canonical: fn(Self) -> Self = $canonical;
+                canonical(wide).to_ne_bytes()
             }
         }
     )*};
 }
 
-native_lanes!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
+native_lanes! {
+    f32, |x| if x.is_nan() { Self::NAN } else { x };
+    f64, |x| if x.is_nan() { Self::NAN } else { x };
+    i8, |x| x; i16, |x| x; i32, |x| x; i64, |x| x; u8, |x| x; u16, |x| x; u32, |x| x; u64, |x| x
+}
 
 macro_rules! half_lanes {
     ($($ty:ty, $widen:ident, $narrow:ident);*) => {$(

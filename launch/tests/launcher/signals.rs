@@ -1,6 +1,6 @@
 //! Signals to the launcher, and what becomes of every process of the job.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -24,7 +24,9 @@ fn start(notes: &Notes, args: &[&str], rank_count: u32, work: &str) -> (Launcher
 
 #[track_caller]
 fn assert_gone(pids: &[Pid]) {
-    let alive: Vec<_> = pids.iter().filter(|pid| is_alive(**pid)).collect();
+    let alive: Vec<_> = pids.iter().copied().filter(|pid| is_alive(*pid)).collect();
+    // A test that fails leaves no process behind either.
+    let _ended: Vec<_> = alive.iter().copied().map(Escaped).collect();
     assert!(alive.is_empty(), "still alive: {alive:?}");
 }
 
@@ -110,6 +112,7 @@ fn ranks_die_with_a_launcher_that_is_killed() {
     let notes = Notes::new();
     let work = "trap '' INT TERM HUP; note pid$RANK $$; while :; do sleep 0.2; done";
     let (launcher, pids) = start(&notes, &[], 4, work);
+    let _ended_by_all_means = pids.iter().copied().map(Escaped).collect::<Vec<_>>();
     let killed = Instant::now();
     launcher.signal(Signal::KILL);
     wait_for("end of the ranks", || pids.iter().all(|pid| !is_alive(*pid)).then_some(()));
@@ -206,13 +209,12 @@ fn ctrl_z_stops_and_continues_all_ranks() {
     assert_ends(&launcher.output(), 0, "");
 }
 
-/// The same command under a shell that ignores a signal first; what is ignored is inherited.
+/// The same command with a signal ignored from the start; that is inherited.
 fn ignoring(signal: &str, inner: &Command) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", &format!("trap '' {signal}; exec \"$@\""), "sh"]);
-    command.arg(inner.get_program()).args(inner.get_args());
-    command.stdin(std::process::Stdio::null());
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut command = Command::new("env");
+    command.arg(format!("--ignore-signal={signal}"));
+    command.arg(inner.get_program()).args(inner.get_args()).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 

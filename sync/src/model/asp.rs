@@ -45,9 +45,11 @@ pub struct Asp {
 /// What this worker knows of one shard.
 #[derive(Clone, Debug, Default)]
 struct View {
-    /// Version of the parameters that the worker computes with.
+    /// Version of the trainer's parameters.
     version: u64,
-    /// Version that the last push was computed with.
+    /// Version that the gradients at hand are of.
+    gradient_version: u64,
+    /// Version that the last pushed gradients are of.
     pushed_version: u64,
     is_answered: bool,
     /// Room for a message, between messages.
@@ -84,12 +86,12 @@ impl Asp {
             let header = Header::Push {
                 worker: self.job.rank,
                 clock: self.clock,
-                version: view.version,
+                version: view.gradient_version,
                 learning_rate,
             };
             let mut message = std::mem::take(&mut view.buffer);
             wire::encode(header, values, &mut message);
-            view.pushed_version = view.version;
+            view.pushed_version = view.gradient_version;
             view.is_answered = false;
             self.actions.push_back(Action::Push { server, message, replies: true });
         }
@@ -109,28 +111,28 @@ impl Asp {
         message: Vec<u32>,
         tensors: &mut Tensors<'_, '_>,
     ) -> Result<()> {
-        let count = self.job.world_size as usize;
-        let range = self.layout.shard(server as usize, count);
+        let range = self.layout.shard(server as usize, self.job.world_size as usize);
         let (header, mut values) = wire::decode(&message, range.len())?;
-        let broken = |reason| Err(Error::Protocol { reason });
-        let Header::Reply { server: sender, clock, version } = header else {
-            return broken(format!("rank {server} answered a push with {header:?}"));
-        };
         let view = &mut self.shards[server as usize];
-        if sender != server || clock + 1 != self.clock || version <= view.pushed_version {
-            let pushed = view.pushed_version;
-            let reason = format!(
-                "rank {server} answered push {} of version {pushed} with {header:?}",
-                self.clock - 1
-            );
-            return broken(reason);
-        }
+        let version = match header {
+            Header::Reply { server: sender, clock, version }
+                if sender == server && clock + 1 == self.clock && version > view.pushed_version =>
+            {
+                version
+            }
+            _ => {
+                let (push, pushed) = (self.clock.saturating_sub(1), view.pushed_version);
+                let reason =
+                    format!("rank {server} answered push {push} of version {pushed} by {header:?}");
+                return Err(Error::Protocol { reason });
+            }
+        };
         for part in self.layout.parts(range) {
             let target = &mut tensors.parameters[part.tensor][part.within()];
             target.iter_mut().zip(&mut values).for_each(|(target, value)| *target = value);
         }
         drop(values);
-        // Of the updates since, one is this worker's own.
+        // Of the updates since, one is this push itself.
         self.staleness = self.staleness.max(version - view.pushed_version - 1);
         view.version = version;
         view.is_answered = true;
@@ -159,7 +161,10 @@ impl Asp {
 impl SyncModel for Asp {
     fn handle_event(&mut self, event: Event, tensors: &mut Tensors<'_, '_>) {
         match event {
-            Event::Collected { parameters } => {
+            Event::Collected { parameters, versions } => {
+                for (view, version) in self.shards.iter_mut().zip(versions) {
+                    view.version = version;
+                }
                 for part in self.layout.parts(0..self.layout.len()) {
                     let target = &mut tensors.parameters[part.tensor][part.within()];
                     target.copy_from_slice(&parameters[part.flat()]);
@@ -178,18 +183,23 @@ impl SyncModel for Asp {
                     self.actions.push_back(Action::Fail(error));
                 }
             }
-            Event::StepEnded(ended) => match self.config.pull {
-                Pull::AfterPush => {
-                    self.push(ended, tensors);
-                    self.await_replies();
+            Event::StepEnded(ended) => {
+                for view in &mut self.shards {
+                    view.gradient_version = view.version;
                 }
-                Pull::NextStep if self.is_pulling => {
-                    self.ended = Some(ended);
-                    self.await_replies();
+                match self.config.pull {
+                    Pull::AfterPush => {
+                        self.push(ended, tensors);
+                        self.await_replies();
+                    }
+                    Pull::NextStep if self.is_pulling => {
+                        self.ended = Some(ended);
+                        self.await_replies();
+                    }
+                    Pull::NextStep => self.push(ended, tensors),
                 }
-                Pull::NextStep => self.push(ended, tensors),
-            },
-            event => panic!("ASP does not wait for {event:?}"),
+            }
+            event => panic!("ASP does not wait for '{}'", event.name()),
         }
     }
 

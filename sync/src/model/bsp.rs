@@ -75,7 +75,7 @@ impl SyncModel for Bsp {
                 tensors.gradients.iter().for_each(|gradient| data.extend_from_slice(gradient));
                 self.actions.push_back(Action::Reduce { id: self.step, data });
             }
-            event => panic!("BSP does not wait for {event:?}"),
+            event => panic!("BSP does not wait for '{}'", event.name()),
         }
     }
 

@@ -16,7 +16,7 @@
 
 mod asp;
 mod bsp;
-mod check;
+pub(crate) mod check;
 pub mod osp;
 
 use std::fmt::Debug;
@@ -42,6 +42,8 @@ pub enum Event {
     Collected {
         /// All parameters, flat.
         parameters: Vec<f32>,
+        /// Each shard's version.
+        versions: Vec<u64>,
     },
     /// The trainer wants the global parameters, on every rank, with nothing under way.
     Drain,
@@ -73,6 +75,21 @@ pub enum Event {
     },
     /// The forward and backward pass of a step is over; its gradients are in [`Tensors`].
     StepEnded(StepEnded),
+}
+
+impl Event {
+    /// Which event, without its data.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Collected { .. } => "collected",
+            Self::Drain => "drain",
+            Self::EpochEnded { .. } => "epoch ended",
+            Self::Gathered { .. } => "gathered",
+            Self::Reduced { .. } => "reduced",
+            Self::Replied { .. } => "replied",
+            Self::StepEnded(_) => "step ended",
+        }
+    }
 }
 
 /// The end of a step's computation.
@@ -184,6 +201,28 @@ pub trait SyncModel: Send + Debug {
 
     /// How many bytes may be deferred now, and why not more.
     fn decision(&self) -> &Decision;
+}
+
+impl<M: SyncModel + ?Sized> SyncModel for Box<M> {
+    fn handle_event(&mut self, event: Event, tensors: &mut Tensors<'_, '_>) {
+        (**self).handle_event(event, tensors);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        (**self).poll_action()
+    }
+
+    fn staleness(&self) -> u64 {
+        (**self).staleness()
+    }
+
+    fn traffic(&self) -> Traffic {
+        (**self).traffic()
+    }
+
+    fn decision(&self) -> &Decision {
+        (**self).decision()
+    }
 }
 
 /// What every model has to know about the job.

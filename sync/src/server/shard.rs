@@ -69,6 +69,8 @@ impl Shard {
                 Ok(Handled::Reply)
             }
             Header::Reply { .. } => broken("sent a reply to a server"),
+            Header::Stop if worker == self.rank => Ok(Handled::Stop),
+            Header::Stop => broken("told another rank's server to stop"),
         }
     }
 
@@ -105,6 +107,8 @@ pub enum Handled {
     Done,
     /// The message is now the reply.
     Reply,
+    /// The shard's rank gives up: serve no more.
+    Stop,
 }
 
 #[cfg(test)]
@@ -157,10 +161,12 @@ mod tests {
     fn what_breaks_the_protocol_is_refused_and_changes_nothing() {
         let mut shard = shard();
         let reply = Header::Reply { server: 1, clock: 0, version: 0 };
+        let stop = message(Header::Stop, &[0.0; 2]);
         for (mut bad, text) in [
             (push(0, 0, &[1.0; 2]), "rank 1 sent a message in the name of rank 0"),
             (push(1, 0, &[1.0; 3]), "3 values for a shard of 2"),
             (message(reply, &[1.0; 2]), "rank 1 sent a reply"),
+            (stop, "rank 1 told another"),
         ] {
             let error = shard.handle_message(1, &mut bad).unwrap_err().to_string();
             assert!(error.contains(text), "{error}");

@@ -6,9 +6,9 @@
 //! A message is a vector of `u32`, so that header and values travel in one buffer: a value is the
 //! bits of its `f32`, which no copy can change (as it may with a signalling NaN in an `f32`).
 //!
-//! | word | push, done | reply |
+//! | word | push, done, stop | reply |
 //! |---|---|---|
-//! | 0 | kind: 1 push, 2 done | kind: 3 |
+//! | 0 | kind: 1 push, 2 done, 4 stop | kind: 3 |
 //! | 1 | worker's rank | server's rank |
 //! | 2, 3 | the worker's clock: pushes before this one | the same, of the push it answers |
 //! | 4, 5 | version of the shard that the gradient is of | version now |
@@ -26,6 +26,7 @@ pub const HEADER_WORDS: usize = 8;
 const PUSH: u32 = 1;
 const DONE: u32 = 2;
 const REPLY: u32 = 3;
+const STOP: u32 = 4;
 
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,6 +56,8 @@ pub enum Header {
         /// How many pushes they contain.
         version: u64,
     },
+    /// The shard's own rank gives up.
+    Stop,
 }
 
 /// A message of `header` and the bits of `values`, in `message`, whose content is lost.
@@ -65,6 +68,7 @@ pub fn encode(header: Header, values: impl Iterator<Item = f32>, message: &mut V
             (PUSH, worker, clock, version, learning_rate)
         }
         Header::Reply { server, clock, version } => (REPLY, server, clock, version, 0.0),
+        Header::Stop => (STOP, 0, 0, 0, 0.0),
     };
     let ([clock_low, clock_high], [version_low, version_high]) = (halves(clock), halves(version));
     message.clear();
@@ -94,6 +98,7 @@ pub fn decode(message: &[u32], len: usize) -> Result<(Header, impl Iterator<Item
         }
         DONE => Header::Done { worker: rank },
         REPLY => Header::Reply { server: rank, clock, version },
+        STOP => Header::Stop,
         kind => return broken(format!("a message of unknown kind {kind} from rank {rank}")),
     };
     Ok((header, values.iter().map(|bits| f32::from_bits(*bits))))
@@ -119,6 +124,7 @@ mod tests {
             Header::Done { worker: 3 },
             Header::Push { worker: u32::MAX, clock: large, version: !large, learning_rate: 0.1 },
             Header::Reply { server: 7, clock: 1, version: large },
+            Header::Stop,
         ] {
             let values = [1.5, -0.0, f32::INFINITY];
             let mut message = vec![9; 100];

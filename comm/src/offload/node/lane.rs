@@ -169,6 +169,12 @@ impl Lane {
         self.sleepers().fetch_and(!(1 << self.me), Ordering::SeqCst);
     }
 
+    /// What the others ring.
+    #[cfg(test)]
+    pub(super) fn own_bell(&self) -> &std::os::fd::OwnedFd {
+        self.segment.bell(self.segment.local_index())
+    }
+
     /// Part of a member's staging buffer for `chunk`, to read.
     ///
     /// # Safety

@@ -30,14 +30,15 @@ pub(crate) fn silence(bell: impl AsFd) {
     let _ = rustix::io::read(bell, &mut [0_u8; 8]);
 }
 
-/// A word in shared memory, as far as the protocols here use one: the model checker has its own.
-pub(crate) trait Word {
+/// A word in shared memory, as far as the protocols of this folder use one: the model checker has
+/// its own.
+pub(super) trait Word {
     /// Everything written before the [`Word::publish`] whose value this returns is visible.
     fn observe(&self) -> u64;
     /// Makes everything written so far visible to whoever observes `value`.
     fn publish(&self, value: u64);
-    /// Sets the word without ordering anything.
-    fn set(&self, value: u64);
+    /// Sets the word to 0 and returns what it was, without ordering anything.
+    fn take(&self) -> u64;
     /// Orders everything before against everything after, among all threads that do so.
     fn fence();
 }
@@ -54,8 +55,8 @@ impl Word for AtomicU64 {
     }
 
     #[inline]
-    fn set(&self, value: u64) {
-        self.store(value, Ordering::Relaxed);
+    fn take(&self) -> u64 {
+        self.swap(0, Ordering::Relaxed)
     }
 
     #[inline]
@@ -64,20 +65,20 @@ impl Word for AtomicU64 {
     }
 }
 
-/// First half of falling asleep: raises the flag. Look at the condition after it.
-pub(crate) fn raise<W: Word>(flag: &W) {
-    flag.set(1);
+/// First half of falling asleep: raises the flag. Look at the conditions after it.
+pub(super) fn raise<W: Word>(flag: &W) {
+    flag.publish(1);
     W::fence();
 }
 
-/// After a publication that a sleeper may wait for: whether to ring.
+/// After making true what a sleeper may wait for: whether to ring. One caller gets a yes.
 #[inline]
-pub(crate) fn is_raised<W: Word>(flag: &W) -> bool {
+pub(super) fn must_ring<W: Word>(flag: &W) -> bool {
     W::fence();
-    flag.observe() != 0
+    flag.observe() != 0 && flag.take() != 0
 }
 
 /// Awake again.
-pub(crate) fn lower<W: Word>(flag: &W) {
-    flag.set(0);
+pub(super) fn lower<W: Word>(flag: &W) {
+    flag.take();
 }

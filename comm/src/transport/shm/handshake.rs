@@ -437,7 +437,9 @@ mod tests {
         let results = meet(&[SECRET, SECRET, [8; 32]], Duration::from_millis(300));
         let reasons: Vec<_> = results.into_iter().map(|r| r.unwrap_err().reason).collect();
         assert_eq!(reasons[0], "local ranks 2 did not join the segment in time");
-        assert!(reasons[1].contains("closed"), "{}", reasons[1]);
+        // Its deadline is the leader's, so a good member may see either first.
+        let gave_up = |reason: &str| reason.contains("closed") || reason.contains("deadline");
+        assert!(gave_up(&reasons[1]), "{}", reasons[1]);
         assert!(reasons[2].contains("closed"), "{}", reasons[2]);
     }
 

@@ -13,12 +13,17 @@ mod backing;
 pub(crate) mod bell;
 mod handshake;
 pub(crate) mod layout;
+mod ring;
 mod segment;
 mod socket;
+mod stream;
+mod transport;
 
 pub use handshake::SegmentHost;
 pub use layout::{LANES, MAX_LOCAL_SIZE};
 pub use segment::NodeSegment;
+pub use stream::RingStream;
+pub use transport::{ShmTransport, transport};
 
 use std::fmt;
 

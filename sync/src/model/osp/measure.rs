@@ -62,9 +62,8 @@ impl Measurements {
 /// What all ranks' words say, the same on every rank: the mean of the losses, and the slowest
 /// computation, because the ranks that are faster wait for it in RS anyway.
 pub(crate) fn agree(words: &[u64], world_size: u32, total_bytes: u64) -> Observation {
-    let each = |index: usize| {
-        words.chunks_exact(WORDS).map(move |words| f64::from_bits(words[index]))
-    };
+    let each =
+        |index: usize| words.chunks_exact(WORDS).map(move |words| f64::from_bits(words[index]));
     let slowest = each(1).fold(0.0, f64::max);
     let bandwidth = each(2).fold(0.0, f64::max);
     Observation {

@@ -341,8 +341,7 @@ impl Osp {
 
     fn update(&self, step: u64, learning_rate: f32) -> Update {
         // A bitmap is made at steps that `gib_every` divides, from the gradients of the step before.
-        let is_scored =
-            self.decision.bytes > 0 && (step + 1).is_multiple_of(self.config.gib_every);
+        let is_scored = self.decision.bytes > 0 && (step + 1).is_multiple_of(self.config.gib_every);
         Update { step, learning_rate, is_scored, job: self.job, config: self.config }
     }
 }
@@ -380,7 +379,7 @@ impl SyncModel for Osp {
                 }
             }
             (_, Event::Reduced { data, timing, .. }) => self.handle_reduced(data, timing, tensors),
-            (stage, event) => panic!("OSP does not wait for {event:?} in stage {stage:?}"),
+            (stage, event) => panic!("OSP does not wait for '{}' in {stage:?}", event.name()),
         }
     }
 

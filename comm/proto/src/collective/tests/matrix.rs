@@ -178,3 +178,28 @@ fn what_is_not_supported_has_no_plan() {
     let shape = Shape::per_rank(vec![1, 2, 3]);
     assert!(plan(CollectiveKind::Gather, Algorithm::Direct, 0, &topology, &shape).is_none());
 }
+
+/// Not given out by [`plan`]: `Ring` of `reduce_scatter` is the true ring.
+#[test]
+fn pairwise_reduce_scatter() {
+    let mut rng = fastrand::Rng::with_seed(5);
+    for world_size in WORLD_SIZES {
+        let shape = Shape::per_rank((0..world_size).map(|_| rng.u64(..5)).collect());
+        let blocks = shape.blocks(world_size).unwrap();
+        let plan = |rank| crate::collective::pairwise::reduce_scatter(rank, world_size, &blocks);
+        let plans: Vec<Plan> = (0..world_size).map(plan).collect();
+        assert_eq!(plans.iter().map(|plan| plan.scratch_len).max(), Some(0));
+        let shapes = vec![shape; world_size as usize];
+        assert_eq!(check(CollectiveKind::ReduceScatter, &plans, &shapes), Ok(()));
+    }
+}
+
+#[test]
+fn a_large_world() {
+    for (kind, algorithm) in pairs() {
+        let topology = Topology::new((0..130).map(|rank| rank % 9).collect());
+        let shape = Shape::uniform(3).with_root(129);
+        let proof = prove(kind, algorithm, &topology, &shape);
+        assert_eq!(proof, Ok(()), "{kind}, {algorithm}");
+    }
+}

@@ -1,0 +1,164 @@
+//! Every interleaving of a small ring and its bells, by the model checker:
+//! `RUSTFLAGS="--cfg loom" cargo test -p syncline-comm --release --lib ring::model`.
+
+use super::*;
+use crate::transport::shm::bell::{lower, must_ring, raise};
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+impl Word for AtomicU64 {
+    fn observe(&self) -> u64 {
+        self.load(Ordering::Acquire)
+    }
+
+    fn publish(&self, value: u64) {
+        self.store(value, Ordering::Release);
+    }
+
+    fn take(&self) -> u64 {
+        self.swap(0, Ordering::Relaxed)
+    }
+
+    fn fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+const CAPACITY: usize = 2;
+
+/// An eventfd.
+struct Bell {
+    rings: Mutex<bool>,
+    rung: Condvar,
+}
+
+impl Bell {
+    fn new() -> Self {
+        Self { rings: Mutex::new(false), rung: Condvar::new() }
+    }
+
+    fn ring(&self) {
+        *self.rings.lock().unwrap() = true;
+        self.rung.notify_one();
+    }
+
+    /// The kernel's sleep. A bell that nobody rings is a deadlock, which the checker reports.
+    fn sleep(&self) {
+        let mut rings = self.rings.lock().unwrap();
+        while !*rings {
+            rings = self.rung.wait(rings).unwrap();
+        }
+        *rings = false;
+    }
+}
+
+struct Shared {
+    tail: AtomicU64,
+    is_blocked: AtomicU64,
+    head: AtomicU64,
+    bytes: [UnsafeCell<u8>; CAPACITY],
+    /// Flag and bell of the producer, then of the consumer.
+    sleeping: [AtomicU64; 2],
+    bells: [Bell; 2],
+}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            tail: AtomicU64::new(0),
+            is_blocked: AtomicU64::new(0),
+            head: AtomicU64::new(0),
+            bytes: std::array::from_fn(|_| UnsafeCell::new(0)),
+            sleeping: std::array::from_fn(|_| AtomicU64::new(0)),
+            bells: [Bell::new(), Bell::new()],
+        })
+    }
+
+    fn words(&self) -> Words<'_, AtomicU64> {
+        Words { tail: &self.tail, is_blocked: &self.is_blocked, head: &self.head }
+    }
+
+    /// What an engine does when its poll moved nothing.
+    fn sleep(&self, side: usize, has_news: impl FnOnce() -> bool) {
+        raise(&self.sleeping[side]);
+        if !has_news() {
+            self.bells[side].sleep();
+        }
+        lower(&self.sleeping[side]);
+    }
+}
+
+/// As `RingStream` does, with the bytes accessed as the checker wants to see them.
+fn produce(shared: &Shared, count: u8) {
+    let words = shared.words();
+    let mut producer = Producer::new(CAPACITY);
+    let mut next = 0;
+    while next < count {
+        let room = producer.room(&words, usize::from(count - next)).unwrap();
+        if room.is_empty() {
+            shared.sleep(0, || producer.has_news(&words));
+            continue;
+        }
+        for at in room.clone() {
+            // SAFETY: the room is the producer's alone; the checker would report a race.
+            shared.bytes[at].with_mut(|byte| unsafe { *byte = next + 1 });
+            next += 1;
+        }
+        producer.commit(&words, room.len());
+        if must_ring(&shared.sleeping[1]) {
+            shared.bells[1].ring();
+        }
+    }
+}
+
+fn consume(shared: &Shared, count: u8) {
+    let words = shared.words();
+    let mut consumer = Consumer::new(CAPACITY);
+    let mut next = 0;
+    while next < count {
+        let filled = consumer.filled(&words, CAPACITY).unwrap();
+        if filled.is_empty() {
+            shared.sleep(1, || consumer.has_news(&words));
+            continue;
+        }
+        for at in filled.clone() {
+            // SAFETY: what is filled is the consumer's alone; the checker would report a race.
+            let byte = shared.bytes[at].with(|byte| unsafe { *byte });
+            assert_eq!(byte, next + 1);
+            next += 1;
+        }
+        consumer.release(&words, filled.len());
+        if must_ring_blocked(shared) {
+            shared.bells[0].ring();
+        }
+    }
+}
+
+fn must_ring_blocked(shared: &Shared) -> bool {
+    <AtomicU64 as Word>::fence();
+    shared.is_blocked.observe() != 0 && must_ring(&shared.sleeping[0])
+}
+
+fn check(count: u8) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let shared = Shared::new();
+        let other = Arc::clone(&shared);
+        let producer = thread::spawn(move || produce(&other, count));
+        consume(&shared, count);
+        producer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_byte_arrives_and_the_consumer_wakes() {
+    check(1);
+}
+
+#[test]
+fn a_full_ring_wakes_the_producer() {
+    check(3);
+}

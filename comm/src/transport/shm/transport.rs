@@ -1,0 +1,101 @@
+//! Messages to the ranks of this host.
+//!
+//! Owns the rings to all of them and this rank's bell: registers it with the engine's sleep, and
+//! tells peers when it is needed. What messages are is the framing's business.
+
+use super::bell::{lower, raise, silence};
+use super::segment::NodeSegment;
+use super::stream::RingStream;
+use crate::transport::framed::StreamTransport;
+use crate::transport::{Event, Transport, WorkRequest};
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use syncline_proto::id::Rank;
+use syncline_proto::time::Instant;
+
+/// By which the engine's sleep names this rank's bell.
+const BELL: Token = Token(16);
+
+/// The transport between ranks of one host.
+#[derive(Debug)]
+pub struct ShmTransport {
+    streams: StreamTransport<RingStream>,
+    segment: Arc<NodeSegment>,
+}
+
+/// Messages over the segment's rings, for `rank` in `epoch`; `ranks` are the host's world ranks by
+/// local rank. Make one per segment. It also wakes the engine for the lanes of the segment.
+///
+/// # Panics
+/// If `ranks` are not as many as the segment's, or this rank is not where it should be.
+pub fn transport(
+    segment: Arc<NodeSegment>,
+    ranks: Vec<Rank>,
+    rank: Rank,
+    epoch: u32,
+) -> ShmTransport {
+    assert_eq!(ranks.len(), segment.local_size() as usize, "world ranks of the host");
+    let me = segment.local_index();
+    assert_eq!(ranks[me as usize], rank, "world rank of local rank {me}");
+    let others = (0..).zip(ranks).filter(|(local, _)| *local != me);
+    let links = others
+        .map(|(local, peer)| (peer, vec![RingStream::new(Arc::clone(&segment), local)]))
+        .collect();
+    ShmTransport { streams: StreamTransport::new("shm", 0, rank, epoch, links), segment }
+}
+
+impl Transport for ShmTransport {
+    fn name(&self) -> &'static str {
+        self.streams.name()
+    }
+
+    fn post(&mut self, now: Instant, request: WorkRequest) {
+        self.streams.post(now, request);
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> bool {
+        self.streams.poll(now, events)
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.streams.next_timeout()
+    }
+
+    fn register(&mut self, registry: &Registry) -> io::Result<()> {
+        let bell = self.segment.bell(self.segment.local_index());
+        registry.register(&mut SourceFd(&bell.as_raw_fd()), BELL, Interest::READABLE)
+    }
+
+    fn handle_ready(&mut self, token: Token, _readable: bool, _writable: bool) {
+        if token == BELL {
+            silence(self.segment.bell(self.segment.local_index()));
+        }
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        raise(self.segment.sleeping(self.segment.local_index()));
+        // All are asked, so that each has looked.
+        let news = self.streams.streams_mut().filter_map(|s| s.has_news().then_some(())).count();
+        self.streams.prepare_sleep() && news == 0
+    }
+
+    fn finish_sleep(&mut self) {
+        lower(self.segment.sleeping(self.segment.local_index()));
+        self.streams.finish_sleep();
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.streams.is_flushed()
+    }
+
+    fn cancel_all(&mut self) {
+        self.streams.cancel_all();
+    }
+
+    fn bytes_copied(&self) -> u64 {
+        self.streams.bytes_copied()
+    }
+}

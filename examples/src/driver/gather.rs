@@ -1,0 +1,113 @@
+//! One run's result from the messages of its ranks. Used by `driver` alone.
+
+use std::collections::BTreeMap;
+
+use super::TrainError;
+use crate::protocol::{Message, Summary};
+use crate::report::{Run, percentile};
+use crate::spec::RunSpec;
+
+/// What has arrived of a run.
+#[derive(Debug)]
+pub(super) struct Gather<'a> {
+    spec: &'a RunSpec,
+    transport: String,
+    parameter_bytes: u64,
+    /// Accuracy and time by epoch.
+    accuracies: BTreeMap<u32, (f64, f64)>,
+    losses: Vec<f32>,
+    deferred_pct: Vec<f64>,
+    sync_times_us: Vec<f32>,
+    done: BTreeMap<u32, Summary>,
+}
+
+impl<'a> Gather<'a> {
+    pub(super) fn new(spec: &'a RunSpec) -> Self {
+        Self {
+            spec,
+            transport: String::new(),
+            parameter_bytes: 0,
+            accuracies: BTreeMap::new(),
+            losses: Vec::new(),
+            deferred_pct: Vec::new(),
+            sync_times_us: Vec::new(),
+            done: BTreeMap::new(),
+        }
+    }
+
+    /// Takes in a message.
+    pub(super) fn add(&mut self, rank: u32, message: Message) -> Result<(), TrainError> {
+        let senseless = |reason: String| Err(TrainError::Message { rank, reason });
+        if rank >= self.spec.ranks {
+            return senseless(format!("a message, but there are only {} ranks", self.spec.ranks));
+        }
+        match message {
+            Message::Accuracy { epoch, t_s, accuracy } => {
+                if self.accuracies.insert(epoch, (t_s, accuracy)).is_some() {
+                    return senseless(format!("the accuracy of epoch {epoch} a second time"));
+                }
+            }
+            Message::Done(summary) => {
+                if self.done.insert(rank, summary).is_some() {
+                    return senseless("its result a second time".to_owned());
+                }
+            }
+            Message::Epoch { loss, deferred_pct, .. } if rank == 0 => {
+                self.losses.push(loss);
+                self.deferred_pct.push(deferred_pct);
+            }
+            Message::Started { parameter_bytes, transport, .. } if rank == 0 => {
+                self.parameter_bytes = parameter_bytes;
+                self.transport = transport;
+            }
+            Message::SyncTimes { us } => self.sync_times_us.extend(us),
+            Message::Epoch { .. } | Message::Progress { .. } | Message::Started { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// The result, if every rank has sent its own.
+    pub(super) fn finish(mut self, title: &str) -> Result<Run, TrainError> {
+        let missing: Vec<u32> =
+            (0..self.spec.ranks).filter(|rank| !self.done.contains_key(rank)).collect();
+        let accuracy = self.done.get(&0).and_then(|summary| summary.final_accuracy);
+        let (true, Some(final_accuracy)) = (missing.is_empty(), accuracy) else {
+            let ranks = if missing.is_empty() { vec![0] } else { missing };
+            return Err(TrainError::Unfinished { run: title.to_owned(), ranks });
+        };
+        let spec = self.spec;
+        let mean = |value: fn(&Summary) -> f64| {
+            self.done.values().map(value).sum::<f64>() / self.done.len() as f64
+        };
+        let wall_s = self.done.values().map(|summary| summary.wall_s).fold(0.0, f64::max);
+        let samples: u64 = self.done.values().map(|summary| summary.samples).sum();
+        let times = self.sync_times_us.iter().map(|us| f64::from(*us));
+        let deferred = self.deferred_pct.iter().sum::<f64>();
+        Ok(Run {
+            model: spec.model,
+            samples_per_s: samples as f64 / wall_s,
+            exposed_comm_pct: mean(|summary| summary.exposed_s / summary.wall_s) * 100.0,
+            bst_mean_ms: times.sum::<f64>() / self.sync_times_us.len().max(1) as f64 / 1e3,
+            compute_mean_ms: mean(|summary| summary.compute_s / summary.steps as f64) * 1e3,
+            bytes_per_iteration: mean(|summary| summary.bytes_sent as f64 / summary.steps as f64),
+            bst_p99_ms: f64::from(percentile(&mut self.sync_times_us, 99.0)) / 1e3,
+            final_accuracy,
+            seed: spec.seed,
+            ranks: spec.ranks,
+            transport: self.transport,
+            link_rate_mbps: spec.link_rate.mbps(),
+            link_latency_us: spec.link_latency.as_secs_f64() * 1e6,
+            epochs: spec.epochs,
+            wall_s,
+            accuracy_over_time: self.accuracies.into_values().collect(),
+            deferred_pct: deferred / self.deferred_pct.len().max(1) as f64,
+            loss_per_epoch: self.losses,
+            data: spec.data.name().to_owned(),
+            net: spec.net.name().to_owned(),
+            parameter_bytes: self.parameter_bytes,
+            batch: spec.batch,
+            lr: spec.lr,
+            momentum: spec.momentum,
+        })
+    }
+}

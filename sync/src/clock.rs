@@ -1,0 +1,21 @@
+//! The one place of this crate that reads the clock.
+//!
+//! Called by the session only: models get durations with their events.
+
+use std::time::{Duration, Instant};
+
+/// A moment of this process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment(Instant);
+
+impl Moment {
+    /// This one.
+    pub(crate) fn now() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Time since then.
+    pub(crate) fn elapsed(self) -> Duration {
+        self.0.elapsed()
+    }
+}

@@ -1,0 +1,336 @@
+//! Runs the models of all ranks in one thread, with exact sums in memory and costs that are
+//! computed, not measured.
+//!
+//! Owns the exchange that a communicator would do, and the trainer's tensors of every rank. Never
+//! changes what a model decides: the models are those of the session. Called by tests, which
+//! check invariants here without a process or a socket, and by studies of accuracy.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::config::SessionConfig;
+use crate::error::{Error, Result};
+use crate::layout::{ELEMENT_BYTES, Layout, TensorSpec};
+use crate::model::{self, Action, Event, Job, ReduceId, StepEnded, SyncModel, Tensors, Timing};
+use crate::server::shard::Shard;
+
+/// What computing and moving cost, for models that tune themselves by it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// Of each forward and backward pass.
+    pub compute: Duration,
+    /// Bytes per second and direction of each rank's link; 0 for a link that costs nothing.
+    pub bandwidth: f64,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self { compute: Duration::from_millis(10), bandwidth: 0.0 }
+    }
+}
+
+/// One tensor list: a trainer's parameters or gradients.
+pub type TensorList = Vec<Vec<f32>>;
+
+/// All ranks of one job.
+#[derive(Debug)]
+pub struct Lockstep<M = Box<dyn SyncModel>> {
+    ranks: Vec<Replica<M>>,
+    costs: Costs,
+    /// Started reductions: what each rank gave, in order of ranks.
+    started: BTreeMap<ReduceId, Vec<Option<Vec<f32>>>>,
+    shards: Vec<Shard>,
+    layout: Layout,
+}
+
+#[derive(Debug)]
+struct Replica<M> {
+    model: M,
+    parameters: TensorList,
+    gradients: TensorList,
+    /// The action that waits for other ranks.
+    blocked: Option<Action>,
+    /// Replies of each shard that were not asked for yet.
+    replies: Vec<VecDeque<Vec<u32>>>,
+    /// Time spent blocked in the last call.
+    exposed: Duration,
+}
+
+impl Lockstep {
+    /// `world_size` ranks that start from `parameters`, with the model of `config`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the settings cannot work.
+    pub fn new(config: &SessionConfig, world_size: u32, parameters: &TensorList) -> Result<Self> {
+        config.validate()?;
+        let granularity = config.model.granularity();
+        Ok(Self::with_models(config, world_size, parameters, |job, tensors| {
+            let layout = Layout::new(&specs(parameters), granularity);
+            model::build(config, job, layout, tensors)
+        }))
+    }
+}
+
+impl<M: SyncModel> Lockstep<M> {
+    /// As [`Lockstep::new`], with models that `build` makes from the job and the parameters.
+    pub fn with_models(
+        config: &SessionConfig,
+        world_size: u32,
+        parameters: &TensorList,
+        build: impl Fn(Job, &[&mut [f32]]) -> M,
+    ) -> Self {
+        let layout = Layout::new(&specs(parameters), config.model.granularity());
+        let flat = parameters.concat();
+        let shard = |rank: u32| {
+            let range = layout.shard(rank as usize, world_size as usize);
+            Shard::new(rank, world_size, config.optimiser, flat[range].to_vec())
+        };
+        let replica = |rank| {
+            let mut parameters = parameters.clone();
+            let tensors: Vec<&mut [f32]> = parameters.iter_mut().map(Vec::as_mut_slice).collect();
+            let model = build(Job::new(rank, world_size, config), &tensors);
+            Replica {
+                model,
+                parameters,
+                gradients: Vec::new(),
+                blocked: None,
+                replies: vec![VecDeque::new(); world_size as usize],
+                exposed: Duration::ZERO,
+            }
+        };
+        Self {
+            ranks: (0..world_size).map(replica).collect(),
+            costs: Costs::default(),
+            started: BTreeMap::new(),
+            shards: (0..world_size).map(shard).collect(),
+            layout,
+        }
+    }
+
+    /// Sets what computing and moving cost from now on.
+    pub fn set_costs(&mut self, costs: Costs) {
+        self.costs = costs;
+    }
+
+    /// All ranks end a step with these gradients, one list per rank.
+    ///
+    /// # Errors
+    /// What a model fails with.
+    ///
+    /// # Panics
+    /// If the models ask for different exchanges, or there is not one list per rank.
+    pub fn step(&mut self, gradients: &[TensorList], learning_rate: f32) -> Result<()> {
+        assert_eq!(gradients.len(), self.ranks.len(), "one list of gradients per rank");
+        for (replica, gradients) in self.ranks.iter_mut().zip(gradients) {
+            replica.gradients.clone_from(gradients);
+        }
+        let ended = StepEnded { learning_rate, loss: 0.0, compute: self.costs.compute };
+        self.run(|_| Event::StepEnded(ended))
+    }
+
+    /// One rank of ASP ends a step, while the others do nothing.
+    ///
+    /// # Errors
+    /// What the model fails with.
+    ///
+    /// # Panics
+    /// If the model waits for another rank.
+    pub fn step_alone(
+        &mut self,
+        rank: usize,
+        gradients: &TensorList,
+        learning_rate: f32,
+    ) -> Result<()> {
+        self.ranks[rank].gradients.clone_from(gradients);
+        let ended = StepEnded { learning_rate, loss: 0.0, compute: self.costs.compute };
+        self.ranks[rank].exposed = Duration::ZERO;
+        self.ranks[rank].handle(Event::StepEnded(ended));
+        self.advance(rank)?;
+        assert!(self.ranks[rank].blocked.is_none(), "the model waits for another rank");
+        Ok(())
+    }
+
+    /// An epoch is over, with each rank's mean loss.
+    ///
+    /// # Errors
+    /// What a model fails with.
+    pub fn end_epoch(&mut self, losses: &[f64]) -> Result<()> {
+        self.run(|rank| Event::EpochEnded { mean_loss: losses[rank] })
+    }
+
+    /// Brings every rank to the global parameters.
+    ///
+    /// # Errors
+    /// What a model fails with.
+    pub fn drain(&mut self) -> Result<()> {
+        self.run(|_| Event::Drain)
+    }
+
+    /// What `rank` computes with.
+    pub fn parameters(&self, rank: usize) -> &TensorList {
+        &self.ranks[rank].parameters
+    }
+
+    /// The same, to change it behind the model's back.
+    pub fn parameters_mut(&mut self, rank: usize) -> &mut TensorList {
+        &mut self.ranks[rank].parameters
+    }
+
+    /// The model of `rank`.
+    pub fn model(&self, rank: usize) -> &M {
+        &self.ranks[rank].model
+    }
+
+    /// The model of `rank`, to break it.
+    #[cfg(test)]
+    pub(crate) fn model_mut(&mut self, rank: usize) -> &mut M {
+        &mut self.ranks[rank].model
+    }
+
+    /// Time that `rank` spent blocked in the last step.
+    pub fn exposed(&self, rank: usize) -> Duration {
+        self.ranks[rank].exposed
+    }
+
+    fn run(&mut self, event: impl Fn(usize) -> Event) -> Result<()> {
+        for rank in 0..self.ranks.len() {
+            self.ranks[rank].exposed = Duration::ZERO;
+            self.ranks[rank].handle(event(rank));
+            self.advance(rank)?;
+        }
+        while self.ranks.iter().any(|replica| replica.blocked.is_some()) {
+            self.exchange()?;
+            (0..self.ranks.len()).try_for_each(|rank| self.advance(rank))?;
+        }
+        self.ranks.iter_mut().for_each(|replica| replica.gradients.clear());
+        Ok(())
+    }
+
+    /// Does what `rank` asks for, up to what needs the others.
+    fn advance(&mut self, rank: usize) -> Result<()> {
+        while self.ranks[rank].blocked.is_none() {
+            let Some(action) = self.ranks[rank].model.poll_action() else { break };
+            match action {
+                Action::AwaitReply { server } => {
+                    let reply = self.ranks[rank].replies[server as usize].pop_front();
+                    let message = reply.expect("a push before the wait for its reply");
+                    self.ranks[rank].handle(Event::Replied { server, message });
+                }
+                Action::Fail(error) => return Err(error),
+                Action::Push { server, mut message, replies } => {
+                    let shard = &mut self.shards[server as usize];
+                    shard.handle_message(rank as u32, &mut message)?;
+                    if replies {
+                        self.ranks[rank].replies[server as usize].push_back(message);
+                    }
+                }
+                Action::StartReduce { id, data } => {
+                    let count = self.ranks.len();
+                    let parts = self.started.entry(id).or_insert_with(|| vec![None; count]);
+                    assert!(parts[rank].replace(data).is_none(), "reduction {id} started twice");
+                }
+                action => self.ranks[rank].blocked = Some(action),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what all ranks wait for.
+    fn exchange(&mut self) -> Result<()> {
+        let blocked = |replica: &mut Replica<M>| replica.blocked.take().expect("all wait alike");
+        let actions: Vec<Action> = self.ranks.iter_mut().map(blocked).collect();
+        match &actions[0] {
+            Action::Collect => {
+                if !self.shards.iter().all(Shard::all_done) {
+                    let reason = "shards are collected while workers push".to_owned();
+                    return Err(Error::Protocol { reason });
+                }
+                self.shards.iter_mut().for_each(Shard::reopen);
+                let parameters: Vec<f32> =
+                    self.shards.iter().flat_map(Shard::parameters).copied().collect();
+                assert_eq!(parameters.len(), self.layout.len());
+                let versions: Vec<u64> = self.shards.iter().map(Shard::version).collect();
+                self.deliver(|_| Event::Collected {
+                    parameters: parameters.clone(),
+                    versions: versions.clone(),
+                });
+            }
+            Action::Gather { .. } => {
+                let words = |action| match action {
+                    Action::Gather { words } => words,
+                    action => panic!("ranks ask for different exchanges: {action:?}"),
+                };
+                let words: Vec<u64> = actions.into_iter().flat_map(words).collect();
+                self.deliver(|_| Event::Gathered { words: words.clone() });
+            }
+            Action::Reduce { id: first, .. } => {
+                let first = *first;
+                let part = |action| match action {
+                    Action::Reduce { id, data } if id == first => data,
+                    action => panic!("ranks ask for different exchanges: {action:?}"),
+                };
+                let parts: Vec<Vec<f32>> = actions.into_iter().map(part).collect();
+                let elapsed = self.cost(parts[0].len());
+                self.reduced(first, parts, Timing { elapsed, blocked: elapsed });
+            }
+            Action::Wait { id } => {
+                let parts = self.started.remove(id).expect("a started reduction");
+                let parts: Option<Vec<Vec<f32>>> = parts.into_iter().collect();
+                let parts = parts.expect("every rank started it");
+                let cost = self.cost(parts[0].len());
+                let blocked = cost.saturating_sub(self.costs.compute);
+                let elapsed = cost.max(self.costs.compute);
+                self.reduced(*id, parts, Timing { elapsed, blocked });
+            }
+            action => panic!("not an exchange: {action:?}"),
+        }
+        Ok(())
+    }
+
+    /// Time that a ring takes to reduce `len` elements.
+    fn cost(&self, len: usize) -> Duration {
+        let ranks = self.ranks.len() as f64;
+        let bytes = (len * ELEMENT_BYTES) as f64 * 2.0 * (ranks - 1.0) / ranks;
+        if self.costs.bandwidth > 0.0 {
+            Duration::from_secs_f64(bytes / self.costs.bandwidth)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    fn reduced(&mut self, id: ReduceId, parts: Vec<Vec<f32>>, timing: Timing) {
+        let count = parts.len() as f32;
+        let mut parts = parts.into_iter();
+        let mut data = parts.next().expect("at least one rank");
+        for part in parts {
+            assert_eq!(data.len(), part.len(), "ranks reduce equally many elements");
+            data.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
+        }
+        data.iter_mut().for_each(|sum| *sum /= count);
+        self.ranks.iter_mut().for_each(|replica| replica.exposed += timing.blocked);
+        self.deliver(|_| Event::Reduced { id, data: data.clone(), timing });
+    }
+
+    fn deliver(&mut self, event: impl Fn(usize) -> Event) {
+        for (rank, replica) in self.ranks.iter_mut().enumerate() {
+            replica.handle(event(rank));
+        }
+    }
+}
+
+impl<M: SyncModel> Replica<M> {
+    fn handle(&mut self, event: Event) {
+        let mut parameters: Vec<&mut [f32]> =
+            self.parameters.iter_mut().map(Vec::as_mut_slice).collect();
+        let gradients: Vec<&[f32]> = self.gradients.iter().map(Vec::as_slice).collect();
+        let mut tensors = Tensors { parameters: &mut parameters, gradients: &gradients };
+        self.model.handle_event(event, &mut tensors);
+    }
+}
+
+fn specs(parameters: &TensorList) -> Vec<TensorSpec> {
+    let spec = |(index, tensor): (usize, &Vec<f32>)| {
+        TensorSpec::new(format!("tensor {index}"), tensor.len())
+    };
+    parameters.iter().enumerate().map(spec).collect()
+}
