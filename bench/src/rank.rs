@@ -82,7 +82,7 @@ fn measure<T: Element>(world: &Communicator, options: &PerfOptions, bytes: u64) 
         transport: transport(world),
         algorithm: match kind {
             Some(kind) => world
-                .explain(kind, T::DTYPE, vector_bytes(collective, bytes, world))
+                .explain(kind, vector_bytes(collective, bytes, world))
                 .algorithm
                 .name()
                 .into(),

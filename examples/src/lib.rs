@@ -13,6 +13,7 @@ pub mod options;
 pub mod plot;
 pub mod protocol;
 pub mod report;
+pub mod session;
 pub mod spec;
 pub mod units;
 pub mod worker;

@@ -3,7 +3,7 @@
 
 mod oracle;
 
-use oracle::{assert_agrees, fold_buffers, random, variants};
+use oracle::{assert_same, fold_buffers, random, variants};
 use syncline_kernels::{DType, Kernels, ReduceOp, Stores};
 
 /// Elements before the tail: more than one tile and more than one iteration of any vector loop.
@@ -80,16 +80,16 @@ impl Case {
         let window = target.window(offset, len);
         window.copy_from_slice(a);
         kernels.reduce_bytes(dtype, op, window, b);
-        assert_agrees(dtype, op, window, &self.of_two[..len], &context);
+        assert_same(dtype, op, window, &self.of_two[..len], &context);
         target.check(&context);
         for stores in [Stores::Cached, Stores::Streaming] {
             let window = target.window(offset, len);
             kernels.reduce_into_bytes(dtype, op, window, a, b, stores);
-            assert_agrees(dtype, op, window, &self.of_two[..len], &context);
+            assert_same(dtype, op, window, &self.of_two[..len], &context);
             target.check(&context);
             let window = target.window(offset, len);
             kernels.reduce_many_bytes(dtype, op, window, &[a, b, c], stores);
-            assert_agrees(dtype, op, window, &self.of_three[..len], &context);
+            assert_same(dtype, op, window, &self.of_three[..len], &context);
             target.check(&context);
         }
     }
@@ -171,7 +171,7 @@ fn streamed_folds_of_many_blocks() {
                     let window = target.window(offset, wanted.len());
                     let stores = Stores::Streaming;
                     kernels.reduce_many_bytes(dtype, ReduceOp::Sum, window, sources, stores);
-                    assert_agrees(dtype, ReduceOp::Sum, window, &wanted, &context);
+                    assert_same(dtype, ReduceOp::Sum, window, &wanted, &context);
                     target.check(&context);
                 }
             }

@@ -3,6 +3,7 @@
 //! Owns the frame. Never does a subcommand's work. Called by `main.rs`.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -83,7 +84,10 @@ fn with_long_np(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = Os
 /// `SYNCLINE_LOG=debug` shows on stderr what the launcher does; without it, nothing is logged.
 fn start_logging() {
     let filter = tracing_subscriber::EnvFilter::from_env("SYNCLINE_LOG");
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let stderr = std::io::stderr;
+    let has_colours = stderr().is_terminal();
+    let format = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
+    format.with_ansi(has_colours).init();
 }
 
 #[cfg(test)]

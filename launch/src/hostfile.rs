@@ -255,8 +255,8 @@ mod tests {
 
     #[test]
     fn both_forms_comments_and_line_ends_are_read() {
-        let text = "# cluster\nlocalhost slots=4 # here\r\n\n other:2\n  third\nfe80::1\n[fe80::2]:3\n\
-                    x slots=2 max_slots=5\n";
+        let text = "# cluster\nlocalhost slots=4 # here\r\n\n other:2\n  third\nfe80::1\n\
+                    [fe80::2]:3\nx slots=2 max_slots=5\n";
         let hosts = parse(text).unwrap();
         assert_eq!(
             slots(&hosts),

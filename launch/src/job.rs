@@ -491,7 +491,8 @@ impl fmt::Display for LaunchError {
             }
             Self::MasterPort { addr, source } => write!(
                 f,
-                "no free port on MASTER_ADDR {addr}: {source}; if it is another host's address,                  give --master-port as well"
+                "no free port on MASTER_ADDR {addr}: {source}; if it is another host's address, \
+                 give --master-port as well"
             ),
             Self::NotExecutable { program, source } => {
                 write!(f, "cannot run '{}': {source}", program.display())?;

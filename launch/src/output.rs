@@ -24,6 +24,9 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 /// How long untagged text without a line end waits for the rest of its line. Shorter than what a
 /// person notices at a prompt, longer than a program takes between two halves of a line.
 const PARTIAL_HOLD: Duration = Duration::from_millis(100);
+/// How long everybody else then waits for the rest of that line. On a busy machine a program may
+/// well be held up between two halves of a line; at a prompt, nothing else has to be said.
+const OPEN_LINE_HOLD: Duration = Duration::from_millis(1000);
 /// What is read from one pipe after its rank has ended. The largest pipe an ordinary user can
 /// have holds this much, so only a process that outlives its rank could write more.
 const DRAIN_BYTES_MAX: usize = 1 << 20;
@@ -61,7 +64,8 @@ pub enum Output {
     /// To this process's own standard output and error, in whole lines.
     Forward {
         /// Whether each line starts with `[rank] `. Then every line gets a line end; otherwise
-        /// bytes are passed on exactly, and an unfinished line waits at most 0.1 s.
+        /// bytes are passed on exactly, and an unfinished line after 0.1 s, for prompts. Others
+        /// then wait up to 1 s for its rest.
         tag: bool,
     },
     /// The ranks get this process's own standard output and error, so a terminal stays one and
@@ -123,7 +127,8 @@ pub(crate) fn start<T: Send + 'static>(
     on_end: T,
 ) -> io::Result<JoinHandle<()>> {
     let sink = Sink::new(output)?;
-    let mut collector = Collector { sources, sink, notices, buffer: vec![0; READ_BYTES] };
+    let buffer = vec![0; READ_BYTES];
+    let mut collector = Collector { sources, sink, notices, open_line: None, buffer };
     Builder::new().name("syncline-output".to_owned()).spawn(move || {
         let _on_end = on_end;
         collector.run();
@@ -134,6 +139,8 @@ struct Collector {
     sources: Vec<Source>,
     sink: Sink,
     notices: Inbox<Notice>,
+    /// Whose unfinished line stands on the console. Nobody else is read for a while then.
+    open_line: Option<(u32, Stream)>,
     buffer: Vec<u8>,
 }
 
@@ -145,6 +152,9 @@ impl Collector {
             }
             self.release_partials();
         }
+        // Whoever has begun a line ends it first.
+        let open_line = self.open_line;
+        self.sources.sort_by_key(|source| open_line != Some((source.rank, source.stream)));
         for index in 0..self.sources.len() {
             self.drain(index);
             self.close(index);
@@ -158,12 +168,7 @@ impl Collector {
             match self.notices.take() {
                 Ok(None) => return false,
                 Ok(Some(Notice::Exited(exit))) => {
-                    for index in 0..self.sources.len() {
-                        if self.sources[index].rank == exit.rank {
-                            self.drain(index);
-                        }
-                    }
-                    self.sink.report_exit(exit);
+                    self.report_exit(exit);
                 }
                 Ok(Some(Notice::Finish)) | Err(TryRecvError::Disconnected) => return true,
                 Err(TryRecvError::Empty) => return false,
@@ -171,20 +176,52 @@ impl Collector {
         }
     }
 
+    /// Reports an exit after everything the rank printed, if exits are of interest.
+    fn report_exit(&mut self, exit: RankExit) {
+        if !matches!(self.sink, Sink::Report(_)) {
+            return;
+        }
+        for index in 0..self.sources.len() {
+            if self.sources[index].rank == exit.rank {
+                self.drain(index);
+            }
+        }
+        if let Sink::Report(report) = &mut self.sink {
+            report(Report::Exit(exit));
+        }
+    }
+
     /// Sleeps until something happens, and returns which sources can be read.
     fn wait(&mut self) -> Vec<usize> {
-        // So that the sources' indices agree with the polled descriptors', but for the bell.
         self.sources.retain(|source| source.pipe.is_some());
+        let owner = self.open_line_owner();
+        let is_heard = |index: &usize| owner.is_none_or(|owner| owner == *index);
+        let heard: Vec<usize> = (0..self.sources.len()).filter(is_heard).collect();
         let mut fds = vec![PollFd::new(&self.notices, PollFlags::IN)];
-        let pipes = self.sources.iter().filter_map(|source| source.pipe.as_ref());
+        let pipes = heard.iter().filter_map(|index| self.sources[*index].pipe.as_ref());
         fds.extend(pipes.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
-        let is_held = self.sink.releases_partials()
-            && self.sources.iter().any(|source| !source.lines.pending.is_empty());
+        let has_partials = self.sources.iter().any(|source| !source.lines.pending.is_empty());
+        let is_timed = owner.is_some() || (has_partials && self.sink.releases_partials());
         let hold = Timespec { tv_sec: 0, tv_nsec: i64::from(PARTIAL_HOLD.subsec_nanos()) };
         // An interrupted poll found nothing; the loop comes back.
-        let _ = poll(&mut fds, is_held.then_some(&hold));
-        let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        (0..self.sources.len()).filter(|index| ready(&fds[index + 1])).collect()
+        let _ = poll(&mut fds, is_timed.then_some(&hold));
+        let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let ready = heard.iter().zip(&fds[1..]).filter(|(_, fd)| is_ready(fd));
+        ready.map(|(index, _)| *index).collect()
+    }
+
+    /// Who has to finish a line before others may speak, as long as there is hope.
+    fn open_line_owner(&mut self) -> Option<usize> {
+        let open_line = self.open_line?;
+        let is_owner = |source: &Source| {
+            open_line == (source.rank, source.stream)
+                && now().saturating_duration_since(source.read_at) < OPEN_LINE_HOLD
+        };
+        let owner = self.sources.iter().position(is_owner);
+        if owner.is_none() {
+            self.open_line = None;
+        }
+        owner
     }
 
     /// Reads once and passes on the lines completed. Returns the byte count, 0 at the end.
@@ -205,8 +242,9 @@ impl Collector {
         let bytes = &self.buffer[..count];
         write_log(source, bytes);
         let block = source.lines.take_lines(bytes);
-        self.sink.write_block(source.rank, source.stream, &block);
+        self.write_block(index, &block);
         // Nobody reads it any more: let the rank know, as it would without a launcher.
+        let source = &mut self.sources[index];
         if self.sink.is_closed(source.stream) && source.log.is_none() {
             source.pipe = None;
         }
@@ -227,25 +265,38 @@ impl Collector {
         }
     }
 
-    /// Ends a source: its last line may lack an end.
+    /// Ends a source: its last line may lack an end, and never gets one.
     fn close(&mut self, index: usize) {
         let source = &mut self.sources[index];
         source.pipe = None;
         let rest = source.lines.take_rest();
-        self.sink.write_block(source.rank, source.stream, &rest);
+        self.write_block(index, &rest);
+        if self.open_line == Some((self.sources[index].rank, self.sources[index].stream)) {
+            self.open_line = None;
+        }
     }
 
-    /// Passes on unfinished lines that have waited long enough, where the sink allows it.
+    /// Passes on an unfinished line that has waited long enough, where the sink allows it.
     fn release_partials(&mut self) {
-        if !self.sink.releases_partials() {
-            return;
-        }
         let now = now();
-        for source in &mut self.sources {
-            if now.saturating_duration_since(source.read_at) >= PARTIAL_HOLD {
+        for index in 0..self.sources.len() {
+            let source = &mut self.sources[index];
+            let may_speak = self.open_line.is_none_or(|o| o == (source.rank, source.stream));
+            let has_waited = now.saturating_duration_since(source.read_at) >= PARTIAL_HOLD;
+            if self.sink.releases_partials() && may_speak && has_waited {
                 let rest = source.lines.take_rest();
-                self.sink.write_block(source.rank, source.stream, &rest);
+                self.write_block(index, &rest);
             }
+        }
+    }
+
+    /// Passes on a source's lines, and notes whether the last one is unfinished.
+    fn write_block(&mut self, index: usize, block: &[u8]) {
+        let source = &self.sources[index];
+        self.sink.write_block(source.rank, source.stream, block);
+        if self.sink.releases_partials() && !block.is_empty() {
+            let is_open = !block.ends_with(b"\n");
+            self.open_line = is_open.then_some((source.rank, source.stream));
         }
     }
 }
@@ -343,12 +394,6 @@ impl Sink {
                     report(Report::Line { rank, stream, bytes });
                 }
             }
-        }
-    }
-
-    fn report_exit(&mut self, exit: RankExit) {
-        if let Self::Report(report) = self {
-            report(Report::Exit(exit));
         }
     }
 

@@ -3,6 +3,10 @@
 //! Owns the only `unsafe` of this package: the hook between fork and exec. Never decides what
 //! to start. Called by the supervisor's thread, and by no other: the kernel's parent-death
 //! signal follows the *thread* that forked, so that thread has to live as long as the rank.
+//!
+//! Invariant of the `unsafe` here: what runs between fork and exec makes system calls and nothing
+//! else. No allocation, no lock, no panic: in the copy of a process with threads, all of these may
+//! find a lock held by a thread that was not copied.
 
 use std::io;
 use std::os::unix::process::CommandExt;

@@ -129,7 +129,7 @@ impl SessionConfig {
 
 fn validate_osp(osp: &OspConfig) -> Result<()> {
     match osp.budget {
-        BudgetRule::Fixed { share } => {
+        BudgetRule::Fixed { share, .. } => {
             require((0.0..=1.0).contains(&share), "the share lies in 0..=1", share)?;
         }
         BudgetRule::LossDriven { smoothing, rise } => {
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn each_bad_setting_is_named() {
         let osp = OspConfig::default();
-        let fixed = |share| OspConfig { budget: BudgetRule::Fixed { share }, ..osp };
+        let fixed = |share| OspConfig { budget: BudgetRule::fixed(share), ..osp };
         let slices =
             |max_bytes| OspConfig { granularity: Granularity::Slices { max_bytes }, ..osp };
         for (bad, text) in [

@@ -187,6 +187,12 @@ impl<M: SyncModel> Lockstep<M> {
         &mut self.ranks[rank].model
     }
 
+    /// The model of `rank`, out of the harness.
+    #[cfg(test)]
+    pub(crate) fn into_model(mut self, rank: usize) -> M {
+        self.ranks.swap_remove(rank).model
+    }
+
     /// Time that `rank` spent blocked in the last step.
     pub fn exposed(&self, rank: usize) -> Duration {
         self.ranks[rank].exposed

@@ -18,7 +18,7 @@ fn specs() -> Vec<TensorSpec> {
 
 fn osp(share: f64) -> OspConfig {
     OspConfig {
-        budget: BudgetRule::Fixed { share },
+        budget: BudgetRule::fixed(share),
         min_deferred_len: 0,
         granularity: Granularity::Slices { max_bytes: 64 },
         ..OspConfig::default()
@@ -102,11 +102,14 @@ fn train(
 
 #[test]
 fn a_session_computes_what_lockstep_does() {
-    for model in models().into_iter().filter(|model| model.name() != "asp") {
-        let config = config(model);
-        let mut expected = Lockstep::new(&config, 4, &list(77)).unwrap();
-        let found =
-            world(4, |world| train(&world, &config, 8, |rank, step| list(seed(rank, step))));
+    let configs: Vec<_> =
+        models().into_iter().filter(|model| model.name() != "asp").map(config).collect();
+    let found = world(4, |world| {
+        let run = |config| train(&world, config, 8, |rank, step| list(seed(rank, step)));
+        configs.iter().map(run).collect::<Vec<_>>()
+    });
+    for (index, config) in configs.iter().enumerate() {
+        let mut expected = Lockstep::new(config, 4, &list(77)).unwrap();
         for step in 0..=8 {
             if step < 8 {
                 let gradients: Vec<_> = (0..4).map(|rank| list(seed(rank, step))).collect();
@@ -115,7 +118,7 @@ fn a_session_computes_what_lockstep_does() {
                 expected.drain().unwrap();
             }
             for (rank, found) in found.iter().enumerate() {
-                let found = &found[step as usize];
+                let found = &found[index][step as usize];
                 assert_eq!(bits(found), bits(expected.parameters(rank)), "{config:?} {step}");
             }
         }
@@ -124,27 +127,30 @@ fn a_session_computes_what_lockstep_does() {
 
 #[test]
 fn after_the_end_all_replicas_have_the_same_bits() {
-    for model in models() {
-        for ranks in [1, 2, 3] {
-            let config = config(model);
-            let found = world(ranks, |world| {
-                train(&world, &config, 7, |rank, step| any_list(seed(rank, step))).pop().unwrap()
-            });
-            assert!(found.iter().all(|list| bits(list) == bits(&found[0])), "{model:?}");
-            assert_ne!(bits(&found[0]), bits(&list(77)));
+    for ranks in [1, 2, 3] {
+        let found = world(ranks, |world| {
+            let run = |model| {
+                let gradients = |rank, step| any_list(seed(rank, step));
+                train(&world, &config(model), 7, gradients).pop().unwrap()
+            };
+            models().into_iter().map(run).collect::<Vec<_>>()
+        });
+        for (index, model) in models().iter().enumerate() {
+            let same = |lists: &Vec<TensorList>| bits(&lists[index]) == bits(&found[0][index]);
+            assert!(found.iter().all(same), "{model:?}");
+            assert_ne!(bits(&found[0][index]), bits(&list(77)));
         }
     }
 }
 
 #[test]
 fn osp_that_defers_nothing_is_bsp_to_the_bit() {
-    let run = |model| {
-        let config = config(model);
-        world(3, |world| train(&world, &config, 9, |rank, step| any_list(seed(rank, step))))
-    };
-    let (bsp, osp) = (run(ModelKind::Bsp), run(ModelKind::Osp(osp(0.0))));
-    for (bsp, osp) in bsp.iter().flatten().zip(osp.iter().flatten()) {
-        assert_eq!(bits(bsp), bits(osp));
+    let found = world(3, |world| {
+        let run = |model| train(&world, &config(model), 9, |rank, step| any_list(seed(rank, step)));
+        [ModelKind::Bsp, ModelKind::Osp(osp(0.0))].map(run)
+    });
+    for [bsp, osp] in found {
+        assert!(bsp.iter().zip(&osp).all(|(bsp, osp)| bits(bsp) == bits(osp)));
     }
 }
 

@@ -23,7 +23,7 @@ use crate::transport::loopback::Loopback;
 use crate::transport::paced::Paced;
 use crate::transport::shm::NodeSegment;
 use crate::transport::tcp::TcpTransport;
-use crate::transport::Transport;
+use crate::transport::{Transport, shm};
 use bincode::{Decode, Encode};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -150,7 +150,7 @@ fn connect_all(
     let segment = segment::share(config, control, &hosts, deadline)?;
 
     let me = rank as usize;
-    let by_segment = |peer: usize| false && segment.is_some() && hosts[peer] == hosts[me]; // RING
+    let by_segment = |peer: usize| segment.is_some() && hosts[peer] == hosts[me];
     let by_tcp: Vec<Rank> =
         (0..config.place.world_size).filter(|r| *r != rank && !by_segment(*r as usize)).collect();
     let links = connect::links(config, &listener, &peers, &by_tcp, deadline)?;
@@ -161,8 +161,11 @@ fn connect_all(
     if let Some(segment) = &segment {
         let local: Vec<Rank> =
             (0..).zip(&hosts).filter(|(_, host)| **host == hosts[me]).map(|(r, _)| r).collect();
-        // RING
-        let _ = (segment, local);
+        for peer in local.iter().filter(|r| **r != rank) {
+            route[*peer as usize] = transports.len();
+        }
+        let shm = shm::transport(Arc::clone(segment), local, rank, EPOCH);
+        transports.push(paced(config, Box::new(shm)));
     }
     if !by_tcp.is_empty() {
         for peer in &by_tcp {

@@ -4,9 +4,9 @@
 //! `fold` and `lane`. Called by `table`, on machines that have every feature listed below only.
 
 use core::arch::x86_64::{
-    __m256, __m256i, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_add_ps,
-    _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_div_ps, _mm256_loadu_si256, _mm256_mul_ps,
-    _mm256_set1_ps, _mm256_stream_si256,
+    __m256, __m256i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128,
+    _mm256_add_ps, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph,
+    _mm256_div_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_set1_ps, _mm256_stream_si256,
 };
 use core::array::from_fn;
 
@@ -74,6 +74,14 @@ impl Number for F32x8 {
         Self(unsafe { _mm256_mul_ps(self.0, other.0) })
     }
     #[inline(always)]
+    fn canonical(self) -> Self {
+        // SAFETY: the features are there, see `Avx2`.
+        unsafe {
+            let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0);
+            Self(_mm256_blendv_ps(self.0, _mm256_set1_ps(f32::NAN), nan))
+        }
+    }
+    #[inline(always)]
     fn divide(self, world_size: u32) -> Self {
         // SAFETY: the features are there, see `Avx2`.
         Self(unsafe { _mm256_div_ps(self.0, _mm256_set1_ps(world_size as f32)) })
@@ -107,7 +115,10 @@ impl Lane for F16Pack {
             // SAFETY: a half has the 16 bytes that are stored, at any alignment; the features
             // are there, see `Avx2`.
             unsafe {
-                _mm_storeu_si128(half, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide.0));
+                _mm_storeu_si128(
+                    half,
+                    _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide.canonical().0),
+                );
             }
         }
         raw

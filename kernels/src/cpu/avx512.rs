@@ -1,12 +1,14 @@
-//! x86-64 with AVX-512 F, BW, DQ and VL beside AVX2 and F16C: the shared bodies, compiled for 64-byte vectors.
+//! x86-64 with AVX-512 F, BW, DQ and VL beside AVX2 and F16C: the shared bodies, compiled for
+//! 64-byte vectors.
 //!
 //! Owns this variant's stores past the cache and its conversions of `f16`; everything else is
 //! `fold` and `lane`. Called by `table`, on machines that have every feature listed below only.
 
 use core::arch::x86_64::{
-    __m512, __m512i, _MM_FROUND_TO_NEAREST_INT, _mm256_loadu_si256, _mm256_storeu_si256,
-    _mm512_add_ps, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_div_ps, _mm512_loadu_si512,
-    _mm512_mul_ps, _mm512_set1_ps, _mm512_stream_si512,
+    __m512, __m512i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm256_loadu_si256,
+    _mm256_storeu_si256, _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_cvtph_ps, _mm512_cvtps_ph,
+    _mm512_div_ps, _mm512_loadu_si512, _mm512_mask_mov_ps, _mm512_mul_ps, _mm512_set1_ps,
+    _mm512_stream_si512,
 };
 use core::array::from_fn;
 
@@ -39,7 +41,7 @@ impl Isa for Avx512 {
             let from = source.as_ptr().cast::<__m512i>();
             let to = line.as_mut_ptr().cast::<__m512i>();
             // SAFETY: a line is one vector long; the load needs no alignment; the lines are
-            // aligned, as `Isa::stream` demands; the features are there, see `Avx512`.
+            // aligned, as asserted; the features are there, see `Avx512`.
             unsafe { _mm512_stream_si512(to, _mm512_loadu_si512(from)) }
         }
         rest.copy_from_slice(source_rest);
@@ -67,6 +69,14 @@ impl Number for F32x16 {
     fn multiply(self, other: Self) -> Self {
         // SAFETY: the features are there, see `Avx512`.
         Self(unsafe { _mm512_mul_ps(self.0, other.0) })
+    }
+    #[inline(always)]
+    fn canonical(self) -> Self {
+        // SAFETY: the features are there, see `Avx512`.
+        unsafe {
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
+            Self(_mm512_mask_mov_ps(self.0, nan, _mm512_set1_ps(f32::NAN)))
+        }
     }
     #[inline(always)]
     fn divide(self, world_size: u32) -> Self {
@@ -102,7 +112,10 @@ impl Lane for F16Pack {
             // SAFETY: a half has the 32 bytes that are stored, at any alignment; the features
             // are there, see `Avx512`.
             unsafe {
-                _mm256_storeu_si256(half, _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide.0));
+                _mm256_storeu_si256(
+                    half,
+                    _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide.canonical().0),
+                );
             }
         }
         raw

@@ -145,7 +145,7 @@ fn fold_sources<L: Lane, O: FoldLane<L>>(target: &mut [u8], sources: &[&[u8]], s
     if L::Held::PACKED {
         fold_tiles::<L::Held, O, 2>(target, sources, start);
         let packed = packed_bytes::<L::Held>(target.len());
-        fold_rest::<L::Single, O>(&mut target[packed..], sources, start + packed);
+        fold_rest::<L::Single, O, TILE_LANES>(&mut target[packed..], sources, start + packed);
     } else {
         fold_tiles::<L::Held, O, TILE_LANES>(target, sources, start);
     }
@@ -168,23 +168,27 @@ fn fold_tiles<L: Lane, O: Fold<L::Wide>, const LANES: usize>(
         let mut wide = first.map(L::widen);
         for source in &sources[1..] {
             let source = lanes_of::<L>(source, start + index * tile_bytes, tile_bytes);
-            let Some(source) = source.first_chunk::<LANES>() else { return };
+            let source = source.first_chunk::<LANES>().expect("as many lanes as asked for");
             for (wide, lane) in wide.iter_mut().zip(source) {
                 *wide = O::fold(*wide, L::widen(*lane));
             }
         }
         *tile = wide.map(L::narrow);
     }
-    fold_rest::<L, O>(&mut target[tiled..], sources, start + tiled);
+    fold_rest::<L, O, LANES>(&mut target[tiled..], sources, start + tiled);
 }
 
-/// As `fold_tiles`, for at most [`TILE_LANES`] lanes.
+/// As `fold_tiles`, for at most `LANES` lanes.
 #[inline(always)]
-fn fold_rest<L: Lane, O: Fold<L::Wide>>(target: &mut [u8], sources: &[&[u8]], start: usize) {
+fn fold_rest<L: Lane, O: Fold<L::Wide>, const LANES: usize>(
+    target: &mut [u8],
+    sources: &[&[u8]],
+    start: usize,
+) {
     let len = target.len();
     let target = L::raw_mut(target);
     let Some(&first) = target.first() else { return };
-    let mut wide = [L::widen(first); TILE_LANES];
+    let mut wide = [L::widen(first); LANES];
     for (wide, lane) in wide.iter_mut().zip(lanes_of::<L>(sources[0], start, len)) {
         *wide = L::widen(*lane);
     }

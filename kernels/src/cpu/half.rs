@@ -64,13 +64,13 @@ pub(super) fn narrow_bf16(wide: f32) -> u16 {
     (round_bf16(wide) >> 16) as u16
 }
 
-/// A word whose upper half is `wide` rounded to nearest, ties to even. NaN is quietened instead:
-/// adding to its bits could carry it into infinity, cutting them could leave no fraction bit.
+/// A word whose upper half is `wide` rounded to nearest, ties to even. NaN becomes the canonical
+/// one instead: adding to its bits could carry it into infinity.
 #[inline(always)]
 pub(super) fn round_bf16(wide: f32) -> u32 {
     let bits = wide.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-    if wide.is_nan() { bits | 0x0040_0000 } else { rounded }
+    if wide.is_nan() { f32::NAN.to_bits() } else { rounded }
 }
 
 /// Shifts the bits into place and lets one exact multiplication by 2^112 correct the exponent,
@@ -89,7 +89,8 @@ pub(super) fn widen_f16(bits: u16) -> f32 {
     f32::from_bits(chosen | sign)
 }
 
-/// Rounds to nearest, ties to even; from 65520 on the result is infinity.
+/// Rounds to nearest, ties to even; from 65520 on the result is infinity. NaN becomes the
+/// canonical one.
 #[inline(always)]
 pub(super) fn narrow_f16(wide: f32) -> u16 {
     let bits = wide.to_bits();
@@ -102,9 +103,7 @@ pub(super) fn narrow_f16(wide: f32) -> u16 {
     // fraction bit of the sum, so that the addition itself rounds.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
     let number = if magnitude < 113 << 23 { subnormal } else { normal };
-    let nan = 0x7e00 | ((magnitude >> 13) & 0x01ff);
-    let chosen = if wide.is_nan() { nan } else { number };
-    (sign | chosen) as u16
+    if wide.is_nan() { HalfBits::<F16_INFINITY>::NAN } else { (sign | number) as u16 }
 }
 
 #[cfg(test)]
@@ -113,6 +112,11 @@ mod tests {
     use crate::dtype::{bf16, f16};
 
     fn check(number: f32) {
+        if number.is_nan() {
+            assert_eq!(narrow_f16(number), f16::NAN.to_bits());
+            assert_eq!(narrow_bf16(number), bf16::NAN.to_bits());
+            return;
+        }
         let (ours, theirs) = (narrow_f16(number), f16::from_f32(number).to_bits());
         assert_eq!(ours, theirs, "f16 of {number:e} = {:#x}", number.to_bits());
         let (ours, theirs) = (narrow_bf16(number), bf16::from_f32(number).to_bits());

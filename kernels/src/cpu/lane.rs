@@ -7,6 +7,7 @@ use super::half::{
     BF16_INFINITY, F16_INFINITY, HalfBits, UPPER_HALF, narrow_bf16, narrow_f16, round_bf16,
     widen_bf16, widen_f16,
 };
+use super::number::Number;
 use crate::dtype::{bf16, f16};
 
 /// How one element, or a pack of neighbours, lies in memory, and what it is computed as.
@@ -26,6 +27,7 @@ pub(super) trait Lane {
     /// As `raw`, writable.
     fn raw_mut(bytes: &mut [u8]) -> &mut [Self::Raw];
     fn widen(raw: Self::Raw) -> Self::Wide;
+    /// Rounds to the element; NaN becomes the canonical one.
     fn narrow(wide: Self::Wide) -> Self::Raw;
 }
 
@@ -46,7 +48,7 @@ macro_rules! raw_bytes {
 pub(super) use raw_bytes;
 
 macro_rules! native_lanes {
-    ($($ty:ty, $canonical:expr);*) => {$(
+    ($($ty:ty),*) => {$(
         impl Lane for $ty {
             raw_bytes!(size_of::<$ty>());
             type Wide = Self;
@@ -59,18 +61,13 @@ macro_rules! native_lanes {
             }
             #[inline(always)]
             fn narrow(wide: Self) -> Self::Raw {
-                let canonical: fn(Self) -> Self = $canonical;
-                canonical(wide).to_ne_bytes()
+                wide.canonical().to_ne_bytes()
             }
         }
     )*};
 }
 
-native_lanes! {
-    f32, |x| if x.is_nan() { Self::NAN } else { x };
-    f64, |x| if x.is_nan() { Self::NAN } else { x };
-    i8, |x| x; i16, |x| x; i32, |x| x; i64, |x| x; u8, |x| x; u16, |x| x; u32, |x| x; u64, |x| x
-}
+native_lanes!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
 
 macro_rules! half_lanes {
     ($($ty:ty, $widen:ident, $narrow:ident);*) => {$(

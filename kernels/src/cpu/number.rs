@@ -10,6 +10,9 @@ use core::array::from_fn;
 pub(super) trait Number: Copy {
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
+    /// The number, or the positive quiet NaN without payload for any NaN. Which of two NaNs an
+    /// addition passes on depends on how the compiler ordered its operands; this makes it one.
+    fn canonical(self) -> Self;
     /// `self / world_size`; the caller has excluded zero.
     fn divide(self, world_size: u32) -> Self;
 }
@@ -30,6 +33,10 @@ macro_rules! integers {
             #[inline(always)]
             fn multiply(self, other: Self) -> Self {
                 self.wrapping_mul(other)
+            }
+            #[inline(always)]
+            fn canonical(self) -> Self {
+                self
             }
             #[inline(always)]
             fn divide(self, world_size: u32) -> Self {
@@ -66,6 +73,10 @@ macro_rules! floats {
             #[inline(always)]
             fn multiply(self, other: Self) -> Self {
                 self * other
+            }
+            #[inline(always)]
+            fn canonical(self) -> Self {
+                if self.is_nan() { Self::NAN } else { self }
             }
             #[inline(always)]
             fn divide(self, world_size: u32) -> Self {
@@ -106,6 +117,10 @@ impl<N: Number, const COUNT: usize> Number for [N; COUNT] {
     #[inline(always)]
     fn multiply(self, other: Self) -> Self {
         from_fn(|i| self[i].multiply(other[i]))
+    }
+    #[inline(always)]
+    fn canonical(self) -> Self {
+        self.map(Number::canonical)
     }
     #[inline(always)]
     fn divide(self, world_size: u32) -> Self {

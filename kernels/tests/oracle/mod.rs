@@ -9,24 +9,22 @@ use std::cmp::Ordering;
 use syncline_kernels::{DType, Kernels, ReduceOp, Variant, bf16, f16};
 
 /// Every variant this machine can run.
-pub fn variants() -> Vec<&'static Kernels> {
+pub(crate) fn variants() -> Vec<&'static Kernels> {
     Variant::ALL.into_iter().filter_map(Kernels::of).collect()
 }
 
 /// The element at `index` of `bytes`, its bits in the low end.
-pub fn bits_at(dtype: DType, bytes: &[u8], index: usize) -> u64 {
-    let size = dtype.size();
-    let bytes = &bytes[index * size..][..size];
-    match size {
-        1 => u64::from(bytes[0]),
-        2 => u64::from(u16::from_ne_bytes(bytes.try_into().unwrap())),
-        4 => u64::from(u32::from_ne_bytes(bytes.try_into().unwrap())),
-        _ => u64::from_ne_bytes(bytes.try_into().unwrap()),
+pub(crate) fn bits_at(dtype: DType, bytes: &[u8], index: usize) -> u64 {
+    match dtype.size() {
+        1 => u64::from(bytes[index]),
+        2 => u64::from(u16::from_ne_bytes(bytes.as_chunks().0[index])),
+        4 => u64::from(u32::from_ne_bytes(bytes.as_chunks().0[index])),
+        _ => u64::from_ne_bytes(bytes.as_chunks().0[index]),
     }
 }
 
 /// Appends the low bits that an element of `dtype` has.
-pub fn push_bits(dtype: DType, bytes: &mut Vec<u8>, bits: u64) {
+pub(crate) fn push_bits(dtype: DType, bytes: &mut Vec<u8>, bits: u64) {
     match dtype.size() {
         1 => bytes.push(bits as u8),
         2 => bytes.extend((bits as u16).to_ne_bytes()),
@@ -36,7 +34,7 @@ pub fn push_bits(dtype: DType, bytes: &mut Vec<u8>, bits: u64) {
 }
 
 /// The elements with these bits.
-pub fn from_bits(dtype: DType, bits: impl IntoIterator<Item = u64>) -> Vec<u8> {
+pub(crate) fn from_bits(dtype: DType, bits: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for bits in bits {
         push_bits(dtype, &mut bytes, bits);
@@ -60,21 +58,21 @@ fn sign_bit(dtype: DType) -> u64 {
 }
 
 /// The positive quiet NaN without payload.
-pub fn canonical_nan(dtype: DType) -> u64 {
+pub(crate) fn canonical_nan(dtype: DType) -> u64 {
     let (exponent, quiet) = nan_parts(dtype);
     exponent | quiet
 }
 
-pub fn is_nan(dtype: DType, bits: u64) -> bool {
+fn is_nan(dtype: DType, bits: u64) -> bool {
     dtype.is_float() && bits & !sign_bit(dtype) > nan_parts(dtype).0
 }
 
-pub fn is_quiet_nan(dtype: DType, bits: u64) -> bool {
-    is_nan(dtype, bits) && bits & nan_parts(dtype).1 != 0
+fn canonical(dtype: DType, bits: u64) -> u64 {
+    if is_nan(dtype, bits) { canonical_nan(dtype) } else { bits }
 }
 
 /// Bits that make every path of a float kernel work, or the limits of an integer.
-pub fn special_bits(dtype: DType) -> Vec<u64> {
+pub(crate) fn special_bits(dtype: DType) -> Vec<u64> {
     let sign = sign_bit(dtype);
     if !dtype.is_float() {
         return vec![
@@ -123,7 +121,7 @@ pub fn special_bits(dtype: DType) -> Vec<u64> {
 }
 
 /// Random elements: any integer; floats that are finite, with zeros and subnormals among them.
-pub fn random(dtype: DType, count: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn random(dtype: DType, count: usize, seed: u64) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let special = special_bits(dtype);
     from_bits(
@@ -136,7 +134,7 @@ pub fn random(dtype: DType, count: usize, seed: u64) -> Vec<u8> {
             let bits = match rng.u8(0..8) {
                 0 => special[rng.usize(..special.len())],
                 // A number near one, so that sums have digits to round.
-                _ => (infinity / 2 & !(quiet * 2 - 1)) + rng.u64(..quiet * 8),
+                _ => ((infinity / 2) & !(quiet * 2 - 1)) + rng.u64(..quiet * 8),
             };
             let bits = bits | (sign_bit(dtype) * rng.u64(..2));
             if bits & infinity == infinity { bits & sign_bit(dtype) } else { bits }
@@ -144,77 +142,68 @@ pub fn random(dtype: DType, count: usize, seed: u64) -> Vec<u8> {
     )
 }
 
-/// What a fold of these elements from left to right must be.
-pub fn fold(dtype: DType, op: ReduceOp, elements: &[u64]) -> u64 {
-    if let [element] = elements {
-        return *element;
+/// What a fold of these elements, at least one, from left to right must be.
+pub(crate) fn fold(dtype: DType, op: ReduceOp, elements: &[u64]) -> u64 {
+    let (first, rest) = elements.split_first().expect("a fold of at least one element");
+    if rest.is_empty() {
+        return *first;
     }
-    match (dtype, op) {
+    let result = match (dtype, op) {
         (_, ReduceOp::Min) if dtype.is_float() => extreme(dtype, elements, Ordering::Less),
         (_, ReduceOp::Max) if dtype.is_float() => extreme(dtype, elements, Ordering::Greater),
         (DType::F64, _) => {
-            let numbers = elements.iter().map(|&bits| f64::from_bits(bits));
-            let result = match op {
-                ReduceOp::Prod => numbers.reduce(|a, b| a * b),
-                _ => numbers.reduce(|a, b| a + b),
+            let fold = |acc: f64, bits: &u64| match op {
+                ReduceOp::Prod => acc * f64::from_bits(*bits),
+                _ => acc + f64::from_bits(*bits),
             };
-            result.unwrap().to_bits()
+            rest.iter().fold(f64::from_bits(*first), fold).to_bits()
         }
         _ if dtype.is_float() => {
-            let numbers = elements.iter().map(|&bits| widen(dtype, bits));
-            let result = match op {
-                ReduceOp::Prod => numbers.reduce(|a, b| a * b),
-                _ => numbers.reduce(|a, b| a + b),
+            let fold = |acc: f32, bits: &u64| match op {
+                ReduceOp::Prod => acc * widen(dtype, *bits),
+                _ => acc + widen(dtype, *bits),
             };
-            narrow(dtype, result.unwrap())
+            narrow(dtype, rest.iter().fold(widen(dtype, *first), fold))
         }
         _ => {
-            let integers = elements.iter().map(|&bits| integer(dtype, bits));
-            let result = match op {
-                ReduceOp::Min => integers.min(),
-                ReduceOp::Max => integers.max(),
-                ReduceOp::Prod => integers.reduce(i128::wrapping_mul),
-                ReduceOp::Sum | ReduceOp::Avg => integers.reduce(i128::wrapping_add),
+            let fold = |acc: i128, bits: &u64| match op {
+                ReduceOp::Min => acc.min(integer(dtype, *bits)),
+                ReduceOp::Max => acc.max(integer(dtype, *bits)),
+                ReduceOp::Prod => acc.wrapping_mul(integer(dtype, *bits)),
+                ReduceOp::Sum | ReduceOp::Avg => acc.wrapping_add(integer(dtype, *bits)),
             };
-            result.unwrap() as u64 & mask(dtype)
+            rest.iter().fold(integer(dtype, *first), fold) as u64 & mask(dtype)
         }
-    }
+    };
+    canonical(dtype, result)
 }
 
 /// What one element of an average must be.
-pub fn divide(dtype: DType, bits: u64, world_size: u32) -> u64 {
-    match dtype {
+pub(crate) fn divide(dtype: DType, bits: u64, world_size: u32) -> u64 {
+    let quotient = match dtype {
         DType::F64 => (f64::from_bits(bits) / f64::from(world_size)).to_bits(),
         _ if dtype.is_float() => narrow(dtype, widen(dtype, bits) / world_size as f32),
         _ => (integer(dtype, bits) / i128::from(world_size)) as u64 & mask(dtype),
-    }
+    };
+    canonical(dtype, quotient)
 }
 
-/// Whether `got` is what `wanted` says: the same bits or, where only "a NaN" is promised, any
-/// quiet NaN.
-pub fn agrees(dtype: DType, exact_nan: bool, got: u64, wanted: u64) -> bool {
-    got == wanted || (!exact_nan && is_nan(dtype, wanted) && is_quiet_nan(dtype, got))
-}
-
-/// Panics unless the elements of `got` agree with those of `wanted`.
+/// Panics unless every bit of `got` is as wanted.
 #[track_caller]
-pub fn assert_agrees(dtype: DType, op: ReduceOp, got: &[u8], wanted: &[u8], context: &str) {
+pub(crate) fn assert_same(dtype: DType, op: ReduceOp, got: &[u8], wanted: &[u8], context: &str) {
     if got == wanted {
         return;
     }
     assert_eq!(got.len(), wanted.len());
-    let exact_nan = matches!(op, ReduceOp::Min | ReduceOp::Max);
-    for index in 0..got.len() / dtype.size() {
-        let (got, wanted) = (bits_at(dtype, got, index), bits_at(dtype, wanted, index));
-        assert!(
-            agrees(dtype, exact_nan, got, wanted),
-            "{dtype} {op}, element {index}: {got:#x}, not {wanted:#x}; {context}"
-        );
-    }
+    let bits = |index| (bits_at(dtype, got, index), bits_at(dtype, wanted, index));
+    let count = got.len() / dtype.size();
+    let Some(index) = (0..count).find(|&index| bits(index).0 != bits(index).1) else { return };
+    let (got, wanted) = bits(index);
+    panic!("{dtype} {op}, element {index}: {got:#x}, not {wanted:#x}; {context}");
 }
 
 /// `fold` of whole buffers.
-pub fn fold_buffers(dtype: DType, op: ReduceOp, buffers: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn fold_buffers(dtype: DType, op: ReduceOp, buffers: &[&[u8]]) -> Vec<u8> {
     let count = buffers[0].len() / dtype.size();
     let mut elements = vec![0; buffers.len()];
     from_bits(
@@ -237,8 +226,8 @@ fn extreme(dtype: DType, elements: &[u64], wanted: Ordering) -> u64 {
         _ => f64::from(widen(dtype, bits)),
     };
     // Without NaN, the total order is that of the numbers, with -0 before +0.
-    let better = |a, b| if number(b).total_cmp(&number(a)) == wanted { b } else { a };
-    elements.iter().copied().reduce(better).unwrap()
+    let better = |a, &b| if number(b).total_cmp(&number(a)) == wanted { b } else { a };
+    elements.iter().fold(elements[0], better)
 }
 
 fn widen(dtype: DType, bits: u64) -> f32 {

@@ -72,7 +72,7 @@ pub struct RunArgs {
     /// Milliseconds between SIGTERM and SIGKILL
     #[arg(long, value_name = "MS", default_value_t = 2000)]
     grace_ms: u64,
-    /// Milliseconds between Ctrl-C (or SIGTERM) and SIGKILL [default: 1200, or less if the grace is]
+    /// Milliseconds between Ctrl-C (or SIGTERM) and SIGKILL [default: 1200, at most the grace]
     #[arg(long, value_name = "MS")]
     interrupt_grace_ms: Option<u64>,
     /// Address where rank 0 listens

@@ -1,21 +1,130 @@
-//! `syncline train`. Trains a small model under several synchronisation models.
+//! `syncline train`: trains a small model on ranks of this host, under several synchronisation
+//! models, and compares them.
 //!
-//! Owns nothing yet: the work behind it is in another crate. Called by [`crate::cli`].
+//! Owns starting the ranks and passing on what they say. The trainer is `syncline-examples`'.
+//! Called by [`crate::cli`]; each rank is this program again, with the hidden flag `--as-rank`.
 
-use std::ffi::OsString;
-
-use crate::cli::EXIT_USAGE;
+use crate::cli::EXIT_FAILED;
+use crate::{Job, JobEnd, Output, Report as JobReport, RunningJob, SignalWatch, Stream};
+use clap::Args;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+use syncline_examples::BoxError;
+use syncline_examples::data::Dataset;
+use syncline_examples::driver::{self, RankEvent, RunningRanks};
+use syncline_examples::options::TrainOptions;
+use syncline_examples::session::SessionSynchroniser;
+use syncline_examples::spec::RunSpec;
+use syncline_examples::worker;
 
 /// What can be typed after `syncline train`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Args)]
 pub struct TrainArgs {
-    /// Whatever follows; nothing of it is looked at yet.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    args: Vec<OsString>,
+    #[command(flatten)]
+    options: TrainOptions,
+    /// Be a rank of this run.
+    #[arg(long, hide = true, value_name = "SPEC")]
+    as_rank: Option<String>,
 }
 
-/// Says that this subcommand is not there yet. Returns the exit code.
-pub fn run(_args: &TrainArgs) -> i32 {
-    eprintln!("syncline train: not built yet");
-    EXIT_USAGE
+/// Trains, prints and plots; returns the exit code.
+pub fn run(args: &TrainArgs) -> i32 {
+    if let Some(spec) = &args.as_rank {
+        return match be_rank(spec) {
+            Ok(()) => 0,
+            Err(error) => {
+                eprintln!("syncline train: {error}");
+                EXIT_FAILED
+            }
+        };
+    }
+    let signals = match SignalWatch::install() {
+        Ok(signals) => signals,
+        Err(error) => {
+            eprintln!("syncline train: cannot watch signals: {error}");
+            return EXIT_FAILED;
+        }
+    };
+    let report = driver::train(&args.options, |spec| Ranks::start(spec, &signals));
+    match report.and_then(|report| driver::publish(&args.options, &report)) {
+        Ok(()) => 0,
+        Err(error) => interrupted(&error).unwrap_or_else(|| {
+            eprintln!("syncline train: {error}");
+            EXIT_FAILED
+        }),
+    }
+}
+
+/// One rank's life.
+fn be_rank(spec: &str) -> Result<(), BoxError> {
+    let spec = RunSpec::from_arg(spec)?;
+    let data = Dataset::load(spec.data, spec.data_dir.as_deref(), spec.seed)?;
+    let mut synchroniser = SessionSynchroniser::join(&spec)?;
+    let rank = synchroniser.rank();
+    worker::train(&spec, rank, &data, &mut synchroniser, &mut |message| message.print())?;
+    Ok(())
+}
+
+/// A run's ranks. Dropping it ends them.
+struct Ranks {
+    lines: Receiver<(u32, String)>,
+    job: Option<RunningJob>,
+}
+
+/// The run was ended from outside; nothing more needs saying.
+#[derive(Debug)]
+struct Interrupted(i32);
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// The exit code of an [`Interrupted`] behind an error.
+fn interrupted(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.filter_map(|error| error.downcast_ref()).map(|Interrupted(code)| *code).next()
+}
+
+impl Ranks {
+    fn start(spec: &RunSpec, signals: &SignalWatch) -> Result<Self, BoxError> {
+        let (sender, lines) = channel();
+        let report = move |report| {
+            if let JobReport::Line { rank, stream, bytes } = report {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                match stream {
+                    Stream::Stderr => eprintln!("{text}"),
+                    Stream::Stdout => drop(sender.send((rank, text))),
+                }
+            }
+        };
+        let job = Job::new(std::env::current_exe()?, spec.ranks)
+            .args(["train", "--as-rank", &spec.to_arg()])
+            .signals(signals)
+            .output(Output::Report(Box::new(report)))
+            .start()?;
+        Ok(Self { lines, job: Some(job) })
+    }
+}
+
+impl RunningRanks for Ranks {
+    fn next_event(&mut self, timeout: Duration) -> Result<RankEvent, BoxError> {
+        match self.lines.recv_timeout(timeout) {
+            Ok((rank, text)) => Ok(RankEvent::Line { rank, text }),
+            Err(RecvTimeoutError::Timeout) => Ok(RankEvent::Quiet),
+            // All output has been delivered: the job is over.
+            Err(RecvTimeoutError::Disconnected) => {
+                let Some(job) = self.job.take() else { return Ok(RankEvent::Ended) };
+                let outcome = job.wait();
+                match outcome.end {
+                    _ if outcome.is_success() => Ok(RankEvent::Ended),
+                    JobEnd::Interrupted { .. } => Err(Interrupted(outcome.exit_code()).into()),
+                    _ => Err(outcome.to_string().into()),
+                }
+            }
+        }
+    }
 }

@@ -129,6 +129,25 @@ fn a_prompt_shows_before_its_answer() {
 }
 
 #[test]
+fn a_line_in_two_halves_is_waited_for() {
+    // Rank 1 has much to say while rank 0 hesitates within a line, longer than a prompt waits.
+    let ranks = "if [ $RANK = 0 ]; then printf 'first half, '; sleep 0.5; echo second half; \
+                 else sleep 0.3; for i in 1 2 3; do echo other; done; fi";
+    let text = stdout(&run(&mut script(&["-n", "2"], ranks)));
+    assert!(text.contains("first half, second half\n"), "{text:?}");
+    assert_eq!(text.matches("other\n").count(), 3);
+}
+
+#[test]
+fn a_line_that_is_never_finished_delays_others_not_long() {
+    let ranks = "[ $RANK = 1 ] || { printf never; exec sleep 300; }; sleep 0.3; echo other; exit 3";
+    let output = run(&mut script(&["-n", "2"], ranks));
+    assert_ends(&output, 3, "rank 1 of 2 failed first");
+    let text = stdout(&output);
+    assert!(text.contains("never") && text.contains("other\n"), "{text:?}");
+}
+
+#[test]
 fn only_rank_0_reads_the_input() {
     let mut launcher =
         Launcher::start(syncline_run(&["-n", "3", "--tag-output", "cat"]).stdin(Stdio::piped()));

@@ -46,7 +46,7 @@ fn every_rank_finds_the_contract() {
 #[test]
 fn the_secret_is_on_no_command_line() {
     let notes = Notes::new();
-    let ranks = notes.prelude() + "note secret $SYNCLINE_JOB_SECRET; note pid $$; sleep 30";
+    let ranks = notes.prelude() + "note secret $SYNCLINE_JOB_SECRET; note pid $$; exec sleep 30";
     let launcher = Launcher::start(&mut script(&["-n", "1"], &ranks));
     let secret = notes.wait("secret");
     assert_eq!(secret.len(), 64);

@@ -219,3 +219,110 @@ impl SyncModel for Asp {
         &self.decision
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ModelKind, SessionConfig};
+    use crate::layout::{Granularity, TensorSpec};
+    use crate::lockstep::{Lockstep, TensorList};
+    use crate::optimiser::Sgd;
+
+    const LENS: [usize; 3] = [10, 3, 8];
+
+    fn lockstep(pull: Pull, ranks: u32, start: &TensorList) -> Lockstep<Asp> {
+        let asp = AspConfig { pull, rate: AspRate::PerPush };
+        let optimiser = Sgd { momentum: 0.5, weight_decay: 0.0 };
+        let model = ModelKind::Asp(asp);
+        let config = SessionConfig { model, optimiser, ..SessionConfig::default() };
+        Lockstep::with_models(&config, ranks, start, |job, _| {
+            let specs = LENS.map(|len| TensorSpec::new("t", len));
+            Asp::new(job, asp, Layout::new(&specs, Granularity::Tensors))
+        })
+    }
+
+    fn random_list(random: &mut fastrand::Rng) -> TensorList {
+        LENS.map(|len| (0..len).map(|_| random.f32() - 0.5).collect()).to_vec()
+    }
+
+    /// Whatever the order of the pushes, each is one step of the optimiser on all parameters, and
+    /// its worker sees the result.
+    #[test]
+    fn pushes_are_steps_in_the_order_in_which_they_come() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let start = random_list(&mut random);
+        let mut asp = lockstep(Pull::AfterPush, 3, &start);
+        let (mut w, mut v) = (start.concat(), [0.0_f32; 21]);
+        let mut behind = [0_u64; 3];
+        for _ in 0..40 {
+            let rank = random.usize(0..3);
+            let gradients = random_list(&mut random);
+            asp.step_alone(rank, &gradients, 0.25).unwrap();
+            Sgd { momentum: 0.5, weight_decay: 0.0 }.step(
+                &mut w,
+                &mut v,
+                &gradients.concat(),
+                0.25,
+            );
+            assert_eq!(asp.parameters(rank).concat(), w);
+            assert_eq!(asp.model(rank).staleness(), behind[rank]);
+            behind.iter_mut().for_each(|count| *count += 1);
+            behind[rank] = 0;
+        }
+        asp.drain().unwrap();
+        for rank in 0..3 {
+            assert_eq!(asp.parameters(rank).concat(), w);
+        }
+        // What others pushed before the drain is no staleness after it.
+        asp.step_alone(0, &start, 0.25).unwrap();
+        assert_eq!(asp.model(0).staleness(), 0);
+    }
+
+    /// With the reply awaited a step later, a worker computes without its last push.
+    #[test]
+    fn pulling_at_the_next_step_lags_by_a_push() {
+        let mut random = fastrand::Rng::with_seed(2);
+        let start = random_list(&mut random);
+        let mut asp = lockstep(Pull::NextStep, 1, &start);
+        let (mut w, mut v) = (start.concat(), [0.0_f32; 21]);
+        for step in 0..6 {
+            let before = w.clone();
+            let gradients = random_list(&mut random);
+            asp.step_alone(0, &gradients, 0.25).unwrap();
+            let sgd = Sgd { momentum: 0.5, weight_decay: 0.0 };
+            sgd.step(&mut w, &mut v, &gradients.concat(), 0.25);
+            assert_eq!(asp.parameters(0).concat(), before);
+            assert_eq!(asp.model(0).staleness(), u64::from(step > 1));
+        }
+        asp.drain().unwrap();
+        assert_eq!(asp.parameters(0).concat(), w);
+    }
+
+    #[test]
+    fn a_reply_that_answers_another_push_is_refused() {
+        let start: TensorList = LENS.map(|len| vec![0.0; len]).to_vec();
+        let header = |server, clock, version| Header::Reply { server, clock, version };
+        for bad in [
+            header(1, 0, 1),
+            header(0, 1, 1),
+            header(0, 0, 0),
+            Header::Done { worker: 0 },
+            Header::Stop,
+        ] {
+            let mut model = lockstep(Pull::AfterPush, 1, &start).into_model(0);
+            let mut parameters = start.clone();
+            let mut parameters: Vec<_> = parameters.iter_mut().map(Vec::as_mut_slice).collect();
+            let gradients: Vec<_> = start.iter().map(Vec::as_slice).collect();
+            let tensors = &mut Tensors { parameters: &mut parameters, gradients: &gradients };
+            let ended = StepEnded { learning_rate: 1.0, loss: 0.0, compute: Default::default() };
+            model.handle_event(Event::StepEnded(ended), tensors);
+            while model.poll_action().is_some() {}
+            let mut message = Vec::new();
+            wire::encode(bad, std::iter::repeat_n(9.0, 21), &mut message);
+            model.handle_event(Event::Replied { server: 0, message }, tensors);
+            let failed = matches!(model.poll_action(), Some(Action::Fail(Error::Protocol { .. })));
+            assert!(failed, "{bad:?}");
+            assert_eq!(tensors.parameters[0], [0.0; 10]);
+        }
+    }
+}

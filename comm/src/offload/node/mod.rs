@@ -22,20 +22,20 @@ mod shape;
 mod stages;
 
 use crate::memory::LocalSlice;
+use crate::time::now;
 use crate::transport::shm::NodeSegment;
 use lane::{Lane, Stage};
 use running::Running;
 use shape::Shape;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 use syncline_kernels::{DType, ReduceOp};
 use syncline_proto::call::{Call, CollectiveKind, RankCall};
 use syncline_proto::fault::{Fault, FaultKind};
 use syncline_proto::id::{OpId, Rank};
 use syncline_proto::time::Instant;
 
-/// Results of at least this many bytes are stored past the cache.
-const STREAM_MIN_BYTES: usize = 16 << 20;
 /// Bytes a poll moves before it returns, so that nobody else starves.
 const POLL_BYTES: usize = 1 << 20;
 
@@ -198,6 +198,58 @@ impl NodeLane {
         running.chain(self.queue.iter().map(|call| call.deadline)).min()
     }
 
+    /// Runs one call to its end on the calling thread, which yields after `spins` fruitless polls:
+    /// for measurements and tests, which have no engine. `input` and `output` as in [`NodeCall`].
+    ///
+    /// # Errors
+    /// As the call's; [`FaultKind::Timeout`] after `limit`.
+    ///
+    /// # Panics
+    /// As [`NodeLane::start`].
+    #[doc(hidden)]
+    pub fn run(
+        &mut self,
+        args: RunArgs,
+        input: &[u8],
+        output: &mut [u8],
+        limit: Duration,
+    ) -> Result<(), Arc<Fault>> {
+        let RunArgs { call, kind, dtype, reduce_op, root, spins } = args;
+        // SAFETY: both borrows outlive this function, which returns only after the call's end or,
+        // should it unwind, after `CancelOnDrop`; an input is never written.
+        let lend = |start: *mut u8, len| unsafe { LocalSlice::new(start, len) };
+        let deadline = now() + limit;
+        let guard = CancelOnDrop(self);
+        guard.0.start(NodeCall {
+            op: OpId(call.seq),
+            call,
+            kind,
+            dtype,
+            reduce_op,
+            root,
+            input: lend(input.as_ptr().cast_mut(), input.len()),
+            output: lend(output.as_mut_ptr(), output.len()),
+            deadline,
+        });
+        let mut events = Vec::new();
+        let mut fruitless = 0_u32;
+        let result = loop {
+            if let Some(NodeEvent::Finished { result, .. }) = events.pop() {
+                break result;
+            }
+            if guard.0.poll(now(), &mut events) {
+                fruitless = 0;
+            } else if fruitless < spins {
+                fruitless += 1;
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        };
+        std::mem::forget(guard);
+        result
+    }
+
     fn poll_busy(&mut self, now: Instant, events: &mut Vec<NodeEvent>) -> bool {
         let mut progressed = false;
         let mut bytes = 0;
@@ -335,6 +387,26 @@ impl NodeLane {
         for call in running.into_iter().chain(self.queue.drain(..)) {
             events.push(NodeEvent::Finished { op: call.op, result: Err(Arc::clone(fault)) });
         }
+    }
+}
+
+/// What [`NodeLane::run`] runs, but for the memory.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunArgs {
+    pub call: Call,
+    pub kind: CollectiveKind,
+    pub dtype: DType,
+    pub reduce_op: Option<ReduceOp>,
+    pub root: u32,
+    pub spins: u32,
+}
+
+struct CancelOnDrop<'a>(&'a mut NodeLane);
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.cancel_all();
     }
 }
 

@@ -10,15 +10,20 @@
 
 use super::lane::Lane;
 use super::shape::{Flow, Shape};
-use super::{NodeCall, STREAM_MIN_BYTES};
+use super::NodeCall;
 use std::ops::Range;
 use syncline_kernels::{
     MAX_SOURCES, ReduceOp, Stores, copy, finish_average_bytes, reduce_many_bytes,
 };
 use syncline_proto::call::CollectiveKind as Kind;
 
-/// Bytes folded at a time where the result is read again at once: it stays in the first cache.
+/// Bytes of a part folded at a time, before they are copied on: they stay in the first cache.
 const FOLD_BYTES: usize = 8 << 10;
+/// Bytes folded at a time, before they are divided: they stay in the second cache.
+const AVERAGE_BYTES: usize = 64 << 10;
+/// Results of at least this many bytes are copied out past the cache. Results of reductions never
+/// are: their lines are in the cache, because the contribution was just read from them.
+const STREAM_MIN_BYTES: usize = 8 << 20;
 
 /// A call, its cut, and the lane it runs on.
 pub(super) struct Stages<'a> {
@@ -75,10 +80,9 @@ impl Stages<'_> {
             // between `copied` and this member's `reduced`, and this is the only slice of it.
             let result = unsafe { self.lane.staging_mut(self.chunk, block.clone()) };
             let data = source(self.call);
-            self.fold_members(result, &block, Some(&data[user.clone()]), Stores::Cached);
+            self.fold_members(result, &block, Some(&data[user.clone()]));
             if self.wants_result() {
-                let stores = self.stores();
-                copy(&mut self.call.output.bytes_mut()[user], result, stores);
+                copy(&mut self.call.output.bytes_mut()[user], result, Stores::Cached);
             }
         }
     }
@@ -138,47 +142,30 @@ impl Stages<'_> {
 
     /// All members' staging, folded into the output.
     fn fold_whole(&mut self) {
-        let len = self.range.len();
-        let mut start = 0;
-        while start < len {
-            let block = start..len.min(start + FOLD_BYTES);
-            start = block.end;
-            let user = self.range.start + block.start..self.range.start + block.end;
-            let mut output = self.call.output.part(user.start, user.len());
-            self.fold_members(output.bytes_mut(), &block, None, self.stores());
-        }
+        let range = self.range.clone();
+        let mut output = self.call.output.part(range.start, range.len());
+        self.fold_members(output.bytes_mut(), &(0..range.len()), None);
     }
 
     /// This member's rows of all members' staging and its own block, folded into the output.
     fn fold_block(&mut self) {
         let me = self.lane.me();
-        let row = self.shape.row(me, self.range.len());
-        let block = me as usize * self.shape.block;
-        let mut start = 0;
-        while start < self.range.len() {
-            let end = self.range.len().min(start + FOLD_BYTES);
-            let user = self.range.start + start..self.range.start + end;
-            let rows = row.start + start..row.start + end;
-            let mut output = self.call.output.part(user.start, user.len());
-            let own = &self.call.input.bytes()[block + user.start..block + user.end];
-            self.fold_members(output.bytes_mut(), &rows, Some(own), self.stores());
-            start = end;
-        }
+        let range = self.range.clone();
+        let mut output = self.call.output.part(range.start, range.len());
+        let block = self.in_block(me);
+        let own = &self.call.input.bytes()[block..block + range.len()];
+        let row = self.shape.row(me, range.len());
+        self.fold_members(output.bytes_mut(), &row, Some(own));
     }
 
     /// Folds `range` of everybody's staging into `target`, in member order; this member's own
     /// data is `own` if that is not in its staging.
-    fn fold_members(
-        &self,
-        target: &mut [u8],
-        range: &Range<usize>,
-        own: Option<&[u8]>,
-        stores: Stores,
-    ) {
+    fn fold_members(&self, target: &mut [u8], range: &Range<usize>, own: Option<&[u8]>) {
         let (me, size) = (self.lane.me(), self.lane.size());
-        let mut sources: [&[u8]; MAX_SOURCES] = [&[]; MAX_SOURCES];
-        for member in 0..size {
-            sources[member as usize] = match own {
+        let mut all: [&[u8]; MAX_SOURCES] = [&[]; MAX_SOURCES];
+        let all = &mut all[..size as usize];
+        for (member, source) in (0..size).zip(all.iter_mut()) {
+            *source = match own {
                 Some(own) if member == me => own,
                 // SAFETY: copied by all, as the caller's caller has seen; given back only by
                 // this member's `drained`, or for a part by its `reduced`, after this stage.
@@ -186,10 +173,20 @@ impl Stages<'_> {
             };
         }
         let dtype = self.call.dtype;
-        let op = self.call.reduce_op.unwrap_or(ReduceOp::Sum);
-        reduce_many_bytes(dtype, op, target, &sources[..size as usize], stores);
-        if op == ReduceOp::Avg {
-            finish_average_bytes(dtype, target, size);
+        match self.call.reduce_op.unwrap_or(ReduceOp::Sum) {
+            ReduceOp::Avg => {
+                let mut parts = [&[][..]; MAX_SOURCES];
+                let parts = &mut parts[..size as usize];
+                for (index, target) in target.chunks_mut(AVERAGE_BYTES).enumerate() {
+                    let start = index * AVERAGE_BYTES;
+                    for (part, source) in parts.iter_mut().zip(all.iter()) {
+                        *part = &source[start..start + target.len()];
+                    }
+                    reduce_many_bytes(dtype, ReduceOp::Avg, target, parts, Stores::Cached);
+                    finish_average_bytes(dtype, target, size);
+                }
+            }
+            op => reduce_many_bytes(dtype, op, target, all, Stores::Cached),
         }
     }
 
@@ -237,7 +234,9 @@ impl Stages<'_> {
     }
 
     fn stores(&self) -> Stores {
-        if self.call.output.len() >= STREAM_MIN_BYTES { Stores::Streaming } else { Stores::Cached }
+        let is_copy = self.shape.flow == Flow::Copy;
+        let streams = is_copy && self.call.output.len() >= STREAM_MIN_BYTES;
+        if streams { Stores::Streaming } else { Stores::Cached }
     }
 }
 

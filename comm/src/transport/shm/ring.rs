@@ -233,7 +233,3 @@ mod tests {
         assert_eq!(producer.room(&shared.words(), 4), Err(Corrupt), "went back");
     }
 }
-
-#[cfg(all(test, loom))]
-#[path = "ring_model.rs"]
-mod model;

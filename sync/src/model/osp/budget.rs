@@ -48,10 +48,12 @@ impl UmaxModel {
 /// How the budget follows the training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BudgetRule {
-    /// This share of all bytes from the second step on, whatever is measured: for studies.
+    /// This share of all bytes, whatever is measured: for studies.
     Fixed {
         /// From 0, which is BSP, to 1.
         share: f64,
+        /// Epochs before it, in which nothing is deferred.
+        warmup_epochs: u64,
     },
     /// Nothing in the first epoch; then U_max times the part of the first epoch's loss that is
     /// gone. It falls only if U_max falls, or to a half when the loss rises.
@@ -94,7 +96,7 @@ pub struct Observation {
 pub enum Limit {
     /// The largest share allowed.
     Cap,
-    /// The first epoch, in which nothing is deferred.
+    /// The first epoch or epochs, in which nothing is deferred.
     FirstEpoch,
     /// A share that was asked for.
     Fixed,
@@ -157,10 +159,17 @@ pub trait BudgetPolicy: Send + fmt::Debug {
 }
 
 impl BudgetRule {
+    /// This share of all bytes from the first step that has a bitmap, the second of all.
+    pub fn fixed(share: f64) -> Self {
+        Self::Fixed { share, warmup_epochs: 0 }
+    }
+
     /// The policy that follows this rule.
     pub fn policy(self, ceiling: Ceiling) -> Box<dyn BudgetPolicy> {
         match self {
-            Self::Fixed { share } => Box::new(Fixed { share }),
+            Self::Fixed { share, warmup_epochs } => {
+                Box::new(Fixed { share, warmup_epochs, epochs: 0 })
+            }
             Self::LossDriven { smoothing, rise } => {
                 Box::new(LossDriven { smoothing, rise, ceiling, state: LossState::default() })
             }
@@ -198,16 +207,23 @@ pub fn upper_limit(ceiling: &Ceiling, seen: &Observation) -> Decision {
 #[derive(Debug)]
 struct Fixed {
     share: f64,
+    warmup_epochs: u64,
+    /// Epochs that are over.
+    epochs: u64,
 }
 
 impl BudgetPolicy for Fixed {
     fn begin(&self, total_bytes: u64) -> Decision {
+        if self.epochs < self.warmup_epochs {
+            return Decision::new(0, Limit::FirstEpoch, "the first epochs defer nothing");
+        }
         // Rounded up: a share of 1 must defer everything.
         let bytes = (self.share * total_bytes as f64).ceil() as u64;
         Decision::new(bytes, Limit::Fixed, format!("a share of {} was asked for", self.share))
     }
 
     fn decide(&mut self, seen: &Observation) -> Decision {
+        self.epochs += 1;
         self.begin(seen.total_bytes)
     }
 }
@@ -370,8 +386,11 @@ mod tests {
 
     #[test]
     fn a_fixed_share_ignores_what_is_seen() {
-        let mut policy = BudgetRule::Fixed { share: 1.0 }.policy(CEILING);
+        let mut policy = BudgetRule::Fixed { share: 1.0, warmup_epochs: 2 }.policy(CEILING);
+        assert_eq!(policy.begin(7).limit, Limit::FirstEpoch);
+        assert_eq!(policy.decide(&seen(1.0, None)).bytes, 0);
         let decision = policy.decide(&seen(f64::NAN, Some(1.0)));
         assert_eq!((decision.bytes, decision.limit), (102_000_000, Limit::Fixed));
+        assert_eq!(BudgetRule::fixed(0.5).policy(CEILING).begin(7).bytes, 4);
     }
 }

@@ -76,7 +76,7 @@ impl Default for OspConfig {
             gib_every: 1,
             lgp: Lgp::Local,
             min_deferred_len: 1024,
-            granularity: Granularity::Slices { max_bytes: 64 * 1024 },
+            granularity: Granularity::Slices { max_bytes: 16 * 1024 },
         }
     }
 }

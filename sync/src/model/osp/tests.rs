@@ -12,7 +12,7 @@ const LENS: [usize; 3] = [37, 3, 22];
 
 fn osp(share: f64) -> OspConfig {
     OspConfig {
-        budget: BudgetRule::Fixed { share },
+        budget: BudgetRule::fixed(share),
         min_deferred_len: 0,
         granularity: Granularity::Slices { max_bytes: 16 },
         ..OspConfig::default()

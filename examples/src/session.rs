@@ -1,0 +1,140 @@
+//! The trainer's synchroniser: a `syncline::Session` over a real communicator.
+//!
+//! Owns the translation between the trainer's tensors and the session's slices, and the count of
+//! bytes and waits. Called by a rank of `syncline train`.
+
+use std::time::Instant;
+
+use syncline::{
+    AspConfig, Communicator, Config, LinkRate, ModelKind, OspConfig, Pacing, ReduceOp, Session,
+    SessionConfig, Sgd, TensorSpec, TransportChoice,
+};
+
+use crate::BoxError;
+use crate::model::Tensor;
+use crate::spec::{RunSpec, SyncModel, TransportKind};
+use crate::worker::{EpochReport, StepCost, Synchroniser};
+
+/// The trainer's view of a [`Session`].
+#[derive(Debug)]
+pub struct SessionSynchroniser {
+    communicator: Communicator,
+    config: SessionConfig,
+    session: Option<Session>,
+    is_paced: bool,
+    bytes_seen: u64,
+    /// Of this epoch's steps.
+    deferred_bytes: u64,
+    all_bytes: u64,
+}
+
+impl SessionSynchroniser {
+    /// Joins the job of the launcher's variables with the run's settings.
+    ///
+    /// # Errors
+    ///
+    /// The communicator's, or a setting that cannot work.
+    pub fn join(spec: &RunSpec) -> Result<Self, BoxError> {
+        let mut config = Config::from_env()?;
+        config.transport = match spec.transport {
+            TransportKind::Auto => TransportChoice::Auto,
+            TransportKind::Shm => TransportChoice::Shm,
+            TransportKind::Tcp => TransportChoice::Tcp,
+        };
+        config.pacing = spec.link_rate.bytes_per_s.map(|bytes_per_s| Pacing {
+            rate: LinkRate { bytes_per_s: bytes_per_s as f64 },
+            latency: spec.link_latency,
+        });
+        let model = match spec.model {
+            SyncModel::Asp => ModelKind::Asp(AspConfig::default()),
+            SyncModel::Bsp => ModelKind::Bsp,
+            SyncModel::Osp => ModelKind::Osp(OspConfig::default()),
+        };
+        let optimiser = Sgd { momentum: spec.momentum, ..Sgd::default() };
+        Ok(Self {
+            is_paced: config.pacing.is_some(),
+            communicator: Communicator::connect(config)?,
+            config: SessionConfig { model, optimiser, seed: spec.seed, ..SessionConfig::default() },
+            session: None,
+            bytes_seen: 0,
+            deferred_bytes: 0,
+            all_bytes: 0,
+        })
+    }
+
+    /// This process's rank.
+    pub fn rank(&self) -> u32 {
+        self.communicator.rank()
+    }
+
+    fn session(&mut self) -> Result<&mut Session, BoxError> {
+        self.session.as_mut().ok_or_else(|| "start comes first".into())
+    }
+
+    fn bytes_since(&mut self) -> u64 {
+        let all = self.communicator.counters().bytes_sent;
+        all - std::mem::replace(&mut self.bytes_seen, all)
+    }
+}
+
+impl Synchroniser for SessionSynchroniser {
+    fn transport(&self) -> String {
+        let world_size = self.communicator.world_size();
+        let peer = (self.communicator.rank() + 1) % world_size;
+        let name = self.communicator.transport_to(peer);
+        if self.is_paced { format!("{name}, paced") } else { name.to_owned() }
+    }
+
+    fn start(&mut self, parameters: &mut [Tensor]) -> Result<(), BoxError> {
+        let spec = |tensor: &Tensor| TensorSpec::new(tensor.name.clone(), tensor.data.len());
+        let specs: Vec<TensorSpec> = parameters.iter().map(spec).collect();
+        let session =
+            Session::new(&self.communicator, &specs, &mut slices_mut(parameters), &self.config)?;
+        self.session = Some(session);
+        self.communicator.barrier()?;
+        self.bytes_since();
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        loss: f32,
+        parameters: &mut [Tensor],
+        gradients: &mut [Tensor],
+        lr: f32,
+    ) -> Result<StepCost, BoxError> {
+        let gradients: Vec<&[f32]> = gradients.iter().map(|tensor| &tensor.data[..]).collect();
+        let mut parameters = slices_mut(parameters);
+        let report = self.session()?.step(&mut parameters, &gradients, lr, loss)?;
+        self.deferred_bytes += report.bytes_deferred;
+        self.all_bytes += report.bytes_deferred + report.bytes_important;
+        let exposed_ns = u64::try_from(report.exposed.as_nanos()).unwrap_or(u64::MAX);
+        Ok(StepCost { exposed_ns, bytes_sent: self.bytes_since() })
+    }
+
+    fn end_epoch(&mut self, mean_loss: f32) -> Result<EpochReport, BoxError> {
+        let start = Instant::now();
+        self.session()?.end_epoch(mean_loss)?;
+        let mut mean = [mean_loss];
+        // Under ASP nobody waits for anybody, not even to hear of the loss.
+        if !matches!(self.config.model, ModelKind::Asp(_)) {
+            self.communicator.all_reduce(&mut mean, ReduceOp::Avg)?;
+        }
+        let deferred = std::mem::take(&mut self.deferred_bytes) as f64;
+        let all = std::mem::take(&mut self.all_bytes).max(1) as f64;
+        let exposed_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let cost = StepCost { exposed_ns, bytes_sent: self.bytes_since() };
+        Ok(EpochReport { mean_loss: mean[0], deferred_fraction: deferred / all, cost })
+    }
+
+    fn finish(&mut self, parameters: &mut [Tensor]) -> Result<StepCost, BoxError> {
+        let start = Instant::now();
+        self.session()?.finish(&mut slices_mut(parameters))?;
+        let exposed_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Ok(StepCost { exposed_ns, bytes_sent: self.bytes_since() })
+    }
+}
+
+fn slices_mut(tensors: &mut [Tensor]) -> Vec<&mut [f32]> {
+    tensors.iter_mut().map(|tensor| &mut tensor.data[..]).collect()
+}

@@ -1,0 +1,239 @@
+//! Accuracy of the models in two settings that tell them apart, over exact sums in memory.
+//!
+//! `cargo test --release --package syncline --test accuracy -- --ignored --nocapture` prints a
+//! table of mean and standard deviation over seeds; `SEEDS=n` takes more or fewer. The digits set,
+//! 1437 images to train and 360 to test, a perceptron of 64-256-128-10 units, momentum 0.9.
+
+use std::io::Read;
+
+use syncline::lockstep::{Lockstep, TensorList};
+use syncline::{
+    BudgetRule, Granularity, Importance, Lgp, ModelKind, OspConfig, SessionConfig, Sgd,
+};
+
+const SIZES: [usize; 4] = [64, 256, 128, 10];
+const TRAIN: usize = 1437;
+
+/// What a table's column stands for.
+#[derive(Clone, Copy)]
+struct Setting {
+    name: &'static str,
+    ranks: u32,
+    batch: usize,
+    rate: f32,
+    epochs: usize,
+}
+
+const EASY: Setting = Setting { name: "easy", ranks: 8, batch: 8, rate: 0.2, epochs: 20 };
+const HARD: Setting = Setting { name: "hard", ranks: 16, batch: 4, rate: 0.5, epochs: 12 };
+
+struct Digits {
+    images: Vec<[f32; 64]>,
+    labels: Vec<usize>,
+}
+
+fn digits() -> Digits {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/digits.csv.gz");
+    let file = std::fs::File::open(path).expect("the digits set");
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(file).read_to_string(&mut text).expect("gzip of text");
+    let mut digits = Digits { images: Vec::new(), labels: Vec::new() };
+    for line in text.lines() {
+        let numbers: Vec<f32> = line.split(',').map(|x| x.parse().expect("a number")).collect();
+        assert_eq!(numbers.len(), 65, "{line}");
+        digits.images.push(std::array::from_fn(|index| numbers[index] / 16.0 - 0.3));
+        digits.labels.push(numbers[64] as usize);
+    }
+    assert_eq!(digits.labels.len(), 1797);
+    digits
+}
+
+fn normal(random: &mut fastrand::Rng) -> f32 {
+    let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
+    (radius * (std::f64::consts::TAU * random.f64()).cos()) as f32
+}
+
+fn initial(random: &mut fastrand::Rng) -> TensorList {
+    let mut list = Vec::new();
+    for pair in SIZES.windows(2) {
+        let scale = (2.0 / pair[0] as f32).sqrt();
+        list.push((0..pair[0] * pair[1]).map(|_| normal(random) * scale).collect());
+        list.push(vec![0.0; pair[1]]);
+    }
+    list
+}
+
+/// What the units of each layer put out for one image; scores last.
+fn forward(parameters: &TensorList, image: &[f32; 64]) -> Vec<Vec<f32>> {
+    let mut layers = vec![image.to_vec()];
+    for (layer, pair) in parameters.chunks_exact(2).enumerate() {
+        let mut output = pair[1].clone();
+        for (x, weights) in layers[layer].iter().zip(pair[0].chunks_exact(output.len())) {
+            if *x != 0.0 {
+                output.iter_mut().zip(weights).for_each(|(sum, w)| *sum += x * w);
+            }
+        }
+        if layer + 2 < SIZES.len() {
+            output.iter_mut().for_each(|x| *x = x.max(0.0));
+        }
+        layers.push(output);
+    }
+    layers
+}
+
+/// Adds one image's part to `gradients`, and gives its loss.
+fn backward(
+    parameters: &TensorList,
+    image: &[f32; 64],
+    label: usize,
+    share: f32,
+    gradients: &mut TensorList,
+) -> f64 {
+    let layers = forward(parameters, image);
+    let scores = layers.last().expect("layers");
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut slope: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();
+    let sum: f32 = slope.iter().sum();
+    let loss = -f64::from(slope[label] / sum + 1e-9).ln();
+    slope.iter_mut().for_each(|p| *p *= share / sum);
+    slope[label] -= share;
+    for layer in (0..SIZES.len() - 1).rev() {
+        let (input, units) = (&layers[layer], slope.len());
+        let mut below = vec![0.0; input.len()];
+        let weights = parameters[2 * layer].chunks_exact(units);
+        let changes = gradients[2 * layer].chunks_exact_mut(units);
+        for (((x, weights), changes), below) in
+            input.iter().zip(weights).zip(changes).zip(&mut below)
+        {
+            if *x != 0.0 {
+                changes.iter_mut().zip(&slope).for_each(|(change, s)| *change += x * s);
+                *below = weights.iter().zip(&slope).map(|(w, s)| w * s).sum();
+            }
+        }
+        gradients[2 * layer + 1].iter_mut().zip(&slope).for_each(|(change, s)| *change += s);
+        slope = below;
+    }
+    loss
+}
+
+/// Accuracy on the test images; how much the last epoch deferred.
+fn train(digits: &Digits, model: ModelKind, setting: Setting, seed: u64) -> (f64, f64) {
+    let Setting { ranks, batch, rate, epochs, .. } = setting;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut order: Vec<usize> = (0..digits.labels.len()).collect();
+    random.shuffle(&mut order);
+    let (order, test) = order.split_at_mut(TRAIN);
+    let start = initial(&mut random);
+    let optimiser = Sgd { momentum: 0.9, weight_decay: 0.0 };
+    let config = SessionConfig { model, optimiser, seed, check_every: 0 };
+    let mut job = Lockstep::new(&config, ranks, &start).expect("valid settings");
+    let zeros: TensorList = start.iter().map(|tensor| vec![0.0; tensor.len()]).collect();
+    let mut gradients = vec![zeros; ranks as usize];
+    for _ in 0..epochs {
+        random.shuffle(order);
+        let mut losses = vec![0.0; ranks as usize];
+        let steps = TRAIN / (ranks as usize * batch);
+        for images in order.chunks_exact(ranks as usize * batch) {
+            for (rank, images) in images.chunks_exact(batch).enumerate() {
+                let gradients = &mut gradients[rank];
+                gradients.iter_mut().for_each(|tensor| tensor.fill(0.0));
+                for index in images {
+                    let (image, label) = (&digits.images[*index], digits.labels[*index]);
+                    let share = 1.0 / batch as f32;
+                    let loss = backward(job.parameters(rank), image, label, share, gradients);
+                    losses[rank] += loss / (batch * steps) as f64;
+                }
+            }
+            job.step(&gradients, rate).expect("a step");
+        }
+        job.end_epoch(&losses).expect("an epoch");
+    }
+    let traffic = job.model(0).traffic();
+    job.drain().expect("the end");
+    let is_right = |index: &&usize| {
+        let layers = forward(job.parameters(0), &digits.images[**index]);
+        let scores = layers.last().expect("layers");
+        let best = (0..10).max_by(|a, b| scores[*a].total_cmp(&scores[*b]));
+        scores.iter().all(|x| x.is_finite()) && best == Some(digits.labels[**index])
+    };
+    let right = test.iter().filter(is_right).count();
+    let all = traffic.important_bytes + traffic.deferred_bytes;
+    (right as f64 / test.len() as f64, traffic.deferred_bytes as f64 / all as f64)
+}
+
+/// The reference's settings: whole tensors of at least 64 elements, after an epoch of BSP.
+fn reference(share: f64, lgp: Lgp) -> OspConfig {
+    OspConfig {
+        budget: BudgetRule::Fixed { share, warmup_epochs: 1 },
+        lgp,
+        granularity: Granularity::Tensors,
+        min_deferred_len: 64,
+        ..OspConfig::default()
+    }
+}
+
+fn variants() -> Vec<(&'static str, ModelKind)> {
+    let slices = Granularity::Slices { max_bytes: 4096 };
+    let local = reference(0.8, Lgp::Local);
+    let sliced = OspConfig { granularity: slices, ..local };
+    let defaults = OspConfig { granularity: slices, ..OspConfig::default() };
+    let budget = BudgetRule::LossDriven { smoothing: 0.9, rise: 0.1 };
+    let osp = ModelKind::Osp;
+    vec![
+        ("BSP", ModelKind::Bsp),
+        ("OSP tensors, LGP local", osp(local)),
+        ("OSP tensors, LGP local, no momentum", osp(reference(0.8, Lgp::LocalPlain))),
+        (
+            "OSP tensors, LGP ema 0.9, 0.5",
+            osp(reference(0.8, Lgp::Ema { gamma: 0.9, lambda: 0.5 })),
+        ),
+        ("OSP tensors, no LGP", osp(reference(0.8, Lgp::None))),
+        ("OSP all deferred, LGP local", osp(reference(1.0, Lgp::Local))),
+        ("OSP slices 80 %, LGP local", osp(sliced)),
+        (
+            "OSP slices 80 %, drawn at random",
+            osp(OspConfig { importance: Importance::Random, ..sliced }),
+        ),
+        (
+            "OSP slices 50 %, LGP local",
+            osp(OspConfig { budget: BudgetRule::Fixed { share: 0.5, warmup_epochs: 1 }, ..sliced }),
+        ),
+        ("OSP slices, loss-driven 0.5", osp(defaults)),
+        ("OSP slices, loss-driven 0.9", osp(OspConfig { budget, ..defaults })),
+    ]
+}
+
+fn mean_and_sd(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
+    (mean, (squares / count).sqrt())
+}
+
+#[test]
+#[ignore = "a study of some minutes; run it with --release"]
+fn accuracy_of_the_models() {
+    let digits = digits();
+    let seeds = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(5);
+    println!("{:38} {:6} {:>7} {:>6} {:>9}", "model", "", "mean", "sd", "deferred");
+    for (name, model) in variants() {
+        for setting in [EASY, HARD] {
+            let runs: Vec<_> =
+                (0..seeds).map(|seed| train(&digits, model, setting, seed)).collect();
+            let (mean, sd) = mean_and_sd(&runs.iter().map(|run| run.0).collect::<Vec<_>>());
+            let (share, _) = mean_and_sd(&runs.iter().map(|run| run.1).collect::<Vec<_>>());
+            println!("{name:38} {:6} {mean:7.4} {sd:6.4} {share:9.2}", setting.name);
+        }
+    }
+}
+
+/// The short form that always runs: nothing is lost where nothing should be.
+#[test]
+fn the_models_learn() {
+    let digits = digits();
+    let short = Setting { epochs: 3, ..EASY };
+    let (bsp, _) = train(&digits, ModelKind::Bsp, short, 1);
+    let (osp, share) = train(&digits, ModelKind::Osp(reference(0.8, Lgp::Local)), short, 1);
+    assert!(bsp > 0.9 && osp > 0.9, "{bsp} {osp}");
+    assert!(share > 0.5, "{share}");
+}

@@ -1,0 +1,102 @@
+//! Sessions over real processes: this test binary starts itself once per rank.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use syncline::comm::testing::free_port;
+use syncline::{
+    BudgetRule, Communicator, Granularity, ModelKind, OspConfig, Session, SessionConfig, TensorSpec,
+};
+
+const RANKS: u32 = 3;
+const LEN: usize = 5000;
+/// Names the model, in a child only.
+const MODEL: &str = "SYNCLINE_TEST_MODEL";
+
+fn config(name: &str) -> SessionConfig {
+    let model = match name.parse().expect("a model") {
+        ModelKind::Osp(osp) => ModelKind::Osp(OspConfig {
+            budget: BudgetRule::fixed(0.7),
+            granularity: Granularity::Slices { max_bytes: 1000 },
+            ..osp
+        }),
+        model => model,
+    };
+    SessionConfig { model, check_every: 5, ..SessionConfig::default() }
+}
+
+/// One rank: trains, and prints a line with the sum of its final parameters' bits.
+#[test]
+#[ignore = "a rank of the other tests, which start it"]
+fn rank() {
+    let Ok(name) = std::env::var(MODEL) else { return };
+    let world = Communicator::init().expect("joined");
+    let mut random = fastrand::Rng::with_seed(u64::from(world.rank()));
+    let mut parameters: Vec<f32> = (0..LEN).map(|_| random.f32() - 0.5).collect();
+    let specs = [TensorSpec::new("all", LEN)];
+    let mut session =
+        Session::new(&world, &specs, &mut [&mut parameters], &config(&name)).expect("started");
+    let mut deferred = 0;
+    for step in 0..30 {
+        let gradient: Vec<f32> = (0..LEN).map(|_| random.f32() - 0.5).collect();
+        let report = session.step(&mut [&mut parameters], &[&gradient], 0.01, 1.0).expect("a step");
+        deferred += report.bytes_deferred;
+        if step % 10 == 9 {
+            session.end_epoch(1.0).expect("an epoch");
+        }
+    }
+    session.finish(&mut [&mut parameters]).expect("finished");
+    let bits = parameters
+        .iter()
+        .fold(0_u64, |sum, x| sum.wrapping_mul(31).wrapping_add(u64::from(x.to_bits())));
+    println!("\nend {bits:x} deferred {deferred}");
+}
+
+fn start(name: &str, rank: u32, port: u16) -> Child {
+    Command::new(std::env::current_exe().expect("this binary"))
+        .args(["--ignored", "--exact", "rank", "--nocapture"])
+        .env(MODEL, name)
+        .env("RANK", rank.to_string())
+        .env("WORLD_SIZE", RANKS.to_string())
+        .env("LOCAL_RANK", rank.to_string())
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", port.to_string())
+        .env("SYNCLINE_SECRET", "5a".repeat(32))
+        .env("SYNCLINE_TIMEOUT_S", "60")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a process")
+}
+
+fn run(name: &str) -> Vec<String> {
+    let port = free_port();
+    let mut ranks: Vec<Child> = (0..RANKS).map(|rank| start(name, rank, port)).collect();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    for rank in &mut ranks {
+        while rank.try_wait().expect("its state").is_none() {
+            if Instant::now() > deadline {
+                // Leave nothing behind; the outputs below say how far it came.
+                rank.kill().expect("killed");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    let finish = |rank: Child| {
+        let output = rank.wait_with_output().expect("its output");
+        let [out, err] = [&output.stdout, &output.stderr].map(|x| String::from_utf8_lossy(x));
+        assert!(output.status.success(), "{name}: {}\n{out}\n{err}", output.status);
+        let line = out.lines().find(|line| line.starts_with("end "));
+        line.unwrap_or_else(|| panic!("no last line: {out}")).to_owned()
+    };
+    ranks.into_iter().map(finish).collect()
+}
+
+#[test]
+fn processes_end_with_the_same_bits() {
+    for name in ["bsp", "osp", "asp"] {
+        let ends = run(name);
+        assert!(ends.iter().all(|end| *end == ends[0]), "{name}: {ends:?}");
+        assert_eq!(ends[0].ends_with(" deferred 0"), name != "osp", "{ends:?}");
+    }
+}
