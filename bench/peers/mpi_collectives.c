@@ -1,6 +1,6 @@
 /* Times MPI collectives as `syncline perf` times its own, so that the two can be set side by side.
  *
- * Owns the measurement of one MPI library; never decides which library or flags (libraries.py does).
+ * Owns the measurement of one MPI library; which one, with what flags, is for libraries.py.
  * Method, the same as bench/src/rank.rs: fill with small integers, call once, check every element;
  * warm up; let the slowest rank's pace decide how many iterations fit into the budget; take the
  * time of every iteration; an iteration took as long as on its slowest rank; check once more.

@@ -10,6 +10,7 @@ pub(crate) struct Moment(Instant);
 
 impl Moment {
     /// This one.
+    #[expect(clippy::disallowed_methods, reason = "this is the one clock of the crate")]
     pub(crate) fn now() -> Self {
         Self(Instant::now())
     }

@@ -211,6 +211,7 @@ fn mean_and_sd(values: &[f64]) -> (f64, f64) {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a study takes its size from the command line")]
 #[ignore = "a study of some minutes; run it with --release"]
 fn accuracy_of_the_models() {
     let digits = digits();

@@ -1,17 +1,22 @@
 //! Sessions over real processes: this test binary starts itself once per rank.
 
+#![expect(clippy::disallowed_methods, reason = "a rank is told by the environment what it is")]
+
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use syncline::comm::testing::free_port;
 use syncline::{
-    BudgetRule, Communicator, Granularity, ModelKind, OspConfig, Session, SessionConfig, TensorSpec,
+    BudgetRule, Communicator, Error, Granularity, ModelKind, OspConfig, Session, SessionConfig,
+    TensorSpec,
 };
 
 const RANKS: u32 = 3;
 const LEN: usize = 5000;
 /// Names the model, in a child only.
 const MODEL: &str = "SYNCLINE_TEST_MODEL";
+/// Says which rank ends without a word in the middle, in a child only.
+const CRASH: &str = "SYNCLINE_TEST_CRASH";
 
 fn config(name: &str) -> SessionConfig {
     let model = match name.parse().expect("a model") {
@@ -25,43 +30,54 @@ fn config(name: &str) -> SessionConfig {
     SessionConfig { model, check_every: 5, ..SessionConfig::default() }
 }
 
-/// One rank: trains, and prints a line with the sum of its final parameters' bits.
+/// One rank: trains, and prints a line with the sum of its final parameters' bits, or its error.
 #[test]
 #[ignore = "a rank of the other tests, which start it"]
 fn rank() {
     let Ok(name) = std::env::var(MODEL) else { return };
     let world = Communicator::init().expect("joined");
+    let crashes = std::env::var(CRASH).is_ok_and(|rank| rank == world.rank().to_string());
+    match train(&world, &config(&name), crashes) {
+        Ok(end) => println!("\nend {end}"),
+        Err(Error::Communication(error)) => println!("\nend {:?}", error.kind()),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn train(world: &Communicator, config: &SessionConfig, crashes: bool) -> syncline::Result<String> {
     let mut random = fastrand::Rng::with_seed(u64::from(world.rank()));
     let mut parameters: Vec<f32> = (0..LEN).map(|_| random.f32() - 0.5).collect();
     let specs = [TensorSpec::new("all", LEN)];
-    let mut session =
-        Session::new(&world, &specs, &mut [&mut parameters], &config(&name)).expect("started");
+    let mut session = Session::new(world, &specs, &mut [&mut parameters], config)?;
     let mut deferred = 0;
     for step in 0..30 {
+        if crashes && step == 17 {
+            std::process::exit(0);
+        }
         let gradient: Vec<f32> = (0..LEN).map(|_| random.f32() - 0.5).collect();
-        let report = session.step(&mut [&mut parameters], &[&gradient], 0.01, 1.0).expect("a step");
-        deferred += report.bytes_deferred;
+        deferred += session.step(&mut [&mut parameters], &[&gradient], 0.01, 1.0)?.bytes_deferred;
         if step % 10 == 9 {
-            session.end_epoch(1.0).expect("an epoch");
+            session.end_epoch(1.0)?;
         }
     }
-    session.finish(&mut [&mut parameters]).expect("finished");
+    session.finish(&mut [&mut parameters])?;
     let bits = parameters
         .iter()
         .fold(0_u64, |sum, x| sum.wrapping_mul(31).wrapping_add(u64::from(x.to_bits())));
-    println!("\nend {bits:x} deferred {deferred}");
+    Ok(format!("{bits:x} deferred {deferred}"))
 }
 
-fn start(name: &str, rank: u32, port: u16) -> Child {
+fn start(name: &str, rank: u32, port: u16, crash: &str) -> Child {
     Command::new(std::env::current_exe().expect("this binary"))
         .args(["--ignored", "--exact", "rank", "--nocapture"])
         .env(MODEL, name)
+        .env(CRASH, crash)
         .env("RANK", rank.to_string())
         .env("WORLD_SIZE", RANKS.to_string())
         .env("LOCAL_RANK", rank.to_string())
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", port.to_string())
-        .env("SYNCLINE_SECRET", "5a".repeat(32))
+        .env("SYNCLINE_JOB_SECRET", "5a".repeat(32))
         .env("SYNCLINE_TIMEOUT_S", "60")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -69,9 +85,9 @@ fn start(name: &str, rank: u32, port: u16) -> Child {
         .expect("a process")
 }
 
-fn run(name: &str) -> Vec<String> {
+fn run(name: &str, crash: &str) -> Vec<String> {
     let port = free_port();
-    let mut ranks: Vec<Child> = (0..RANKS).map(|rank| start(name, rank, port)).collect();
+    let mut ranks: Vec<Child> = (0..RANKS).map(|rank| start(name, rank, port, crash)).collect();
     let deadline = Instant::now() + Duration::from_secs(120);
     for rank in &mut ranks {
         while rank.try_wait().expect("its state").is_none() {
@@ -87,7 +103,7 @@ fn run(name: &str) -> Vec<String> {
         let [out, err] = [&output.stdout, &output.stderr].map(|x| String::from_utf8_lossy(x));
         assert!(output.status.success(), "{name}: {}\n{out}\n{err}", output.status);
         let line = out.lines().find(|line| line.starts_with("end "));
-        line.unwrap_or_else(|| panic!("no last line: {out}")).to_owned()
+        line.unwrap_or("none").to_owned()
     };
     ranks.into_iter().map(finish).collect()
 }
@@ -95,8 +111,16 @@ fn run(name: &str) -> Vec<String> {
 #[test]
 fn processes_end_with_the_same_bits() {
     for name in ["bsp", "osp", "asp"] {
-        let ends = run(name);
+        let ends = run(name, "");
         assert!(ends.iter().all(|end| *end == ends[0]), "{name}: {ends:?}");
         assert_eq!(ends[0].ends_with(" deferred 0"), name != "osp", "{ends:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_ends_is_a_lost_peer_to_all_others() {
+    for name in ["bsp", "osp", "asp"] {
+        let ends = run(name, "1");
+        assert_eq!(ends, ["end PeerLost", "none", "end PeerLost"], "{name}");
     }
 }

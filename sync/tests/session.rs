@@ -82,20 +82,21 @@ fn train(
     let rank = communicator.rank();
     // Only rank 0's are to count.
     let mut parameters = list(77 + u64::from(rank));
-    let mut session =
-        Session::new(communicator, &specs(), &mut views_mut(&mut parameters), config).unwrap();
+    let mut session = Session::new(communicator, &specs(), &mut views_mut(&mut parameters), config)
+        .expect("started");
     let mut all = Vec::new();
     for step in 0..steps {
         let gradients = gradients(rank, step);
-        let report =
-            session.step(&mut views_mut(&mut parameters), &views(&gradients), 0.125, 1.0).unwrap();
+        let report = session
+            .step(&mut views_mut(&mut parameters), &views(&gradients), 0.125, 1.0)
+            .expect("a step");
         assert_eq!(report.step, step + 1);
         assert!(report.exposed <= report.total);
         assert_eq!(report.bytes_important + report.bytes_deferred, 4 * 497);
         all.push(parameters.clone());
     }
-    session.end_epoch(1.0).unwrap();
-    session.finish(&mut views_mut(&mut parameters)).unwrap();
+    session.end_epoch(1.0).expect("an epoch");
+    session.finish(&mut views_mut(&mut parameters)).expect("finished");
     all.push(parameters);
     all
 }

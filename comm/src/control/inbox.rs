@@ -14,6 +14,7 @@ use syncline_proto::time::Instant;
 #[derive(Debug, Default)]
 struct Heard {
     fault: Option<Arc<Fault>>,
+    confirmed: bool,
     gathered: BTreeMap<u32, Vec<Vec<u8>>>,
     left: Vec<(Rank, Instant)>,
     all_left: bool,
@@ -49,6 +50,10 @@ impl Inbox {
         self.tell(|heard| {
             heard.fault.get_or_insert_with(|| Arc::new(fault));
         });
+    }
+
+    pub(super) fn put_confirmed(&self) {
+        self.tell(|heard| heard.confirmed = true);
     }
 
     pub(super) fn put_gathered(&self, round: u32, blobs: Vec<Vec<u8>>) {
@@ -103,6 +108,11 @@ impl Inbox {
     pub(crate) fn wait_all_left(&self, deadline: Instant) -> bool {
         self.wait(deadline, |heard| (heard.all_left || heard.fault.is_some()).then_some(()));
         self.lock().all_left
+    }
+
+    /// Waits until the hub has told everybody of the fault, or the deadline.
+    pub(crate) fn wait_confirmed(&self, deadline: Instant) {
+        self.wait(deadline, |heard| heard.confirmed.then_some(()));
     }
 
     /// Waits for a gather round. `Err(None)` is the deadline.

@@ -165,6 +165,7 @@ impl Thread {
         while let Some(output) = self.member.poll_output() {
             match output {
                 MemberOutput::AllLeft => self.inbox.put_all_left(),
+                MemberOutput::Confirmed => self.inbox.put_confirmed(),
                 MemberOutput::Fault(fault) => self.inbox.put_fault(fault),
                 MemberOutput::Gathered { round, blobs } => self.inbox.put_gathered(round, blobs),
                 MemberOutput::Left(rank) => self.inbox.put_left(rank),

@@ -16,6 +16,10 @@ use std::time::Duration;
 use syncline_proto::fault::Fault;
 use syncline_proto::time::Instant;
 
+/// Spinning steps between yields: two ranks that the kernel has put on one core must not spin
+/// against each other for long.
+const YIELD_EVERY: u32 = 64;
+
 /// How a waiting thread waits before it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Patience {
@@ -178,7 +182,7 @@ impl Driver {
                 continue;
             }
             fruitless += 1;
-            if fruitless <= spins {
+            if fruitless <= spins && !fruitless.is_multiple_of(YIELD_EVERY) {
                 std::hint::spin_loop();
             } else if fruitless <= spins + yields {
                 std::thread::yield_now();

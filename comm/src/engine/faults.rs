@@ -18,6 +18,9 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How long data of a rank that has left may still be on its way.
 const LEFT_GRACE: Duration = Duration::from_millis(1000);
 
+/// How long a call may take to spread its fault before it returns.
+const CONFIRM_TIME: Duration = Duration::from_millis(500);
+
 /// Watches for the job's first fault.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -112,6 +115,9 @@ impl Watch {
         let fault = self.with_verdict(fault);
         if announce && let Some(control) = &self.control {
             control.report(&fault);
+            // This process may end as soon as its call returns, and with it the news (and, on
+            // rank 0, the hub).
+            control.inbox().wait_confirmed(crate::time::now() + CONFIRM_TIME);
         }
         self.fault = Some(Arc::clone(&fault));
         Some(fault)

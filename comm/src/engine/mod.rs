@@ -42,6 +42,8 @@ use syncline_proto::time::Instant;
 
 /// Steps between looks at what is not waited for.
 const LOOK_EVERY: u32 = 64;
+/// Operations that have not moved for so long make their receives known.
+const STALL: Duration = Duration::from_millis(100);
 /// No sleep is longer; a lost wake-up costs this much.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
@@ -94,6 +96,8 @@ pub(crate) struct Engine {
     counters: Counters,
     next_op: u64,
     steps: u32,
+    /// When a transport last moved anything.
+    moved_at: Instant,
 }
 
 impl Engine {
@@ -125,6 +129,7 @@ impl Engine {
             counters: Counters::default(),
             next_op: 0,
             steps: 0,
+            moved_at: now(),
         })
     }
 
@@ -263,6 +268,9 @@ impl Engine {
         for transport in &mut self.transports {
             progressed |= transport.poll(now, &mut self.events);
         }
+        if progressed {
+            self.moved_at = now;
+        }
         if self.events.is_empty() {
             return progressed;
         }
@@ -393,7 +401,8 @@ impl Engine {
         for lane in self.lanes.values_mut() {
             may_sleep &= lane.prepare_sleep();
         }
-        let mut until = if may_sleep && !self.watch.has_news() { now() + SLEEP_MAX } else { now() };
+        let stall = if self.operations.is_idle() { SLEEP_MAX } else { STALL };
+        let mut until = if may_sleep && !self.watch.has_news() { now() + stall } else { now() };
         let timeouts = self.transports.iter().filter_map(|t| t.next_timeout());
         let lanes = self.lanes.values().filter_map(NodeLane::next_deadline);
         let others = self.operations.poll_timeout().into_iter().chain(self.watch.next_timeout());
@@ -420,6 +429,10 @@ impl Engine {
         if self.operations.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.operations.handle_timeout(now);
             self.act();
+        }
+        if !self.operations.is_idle() && now.since(self.moved_at) >= STALL {
+            self.moved_at = now;
+            self.transports.iter_mut().for_each(|transport| transport.tell_posted());
         }
         let blocked_on = || {
             let lanes = self.lanes.values().flat_map(NodeLane::waiting_for);

@@ -182,6 +182,10 @@ pub trait Transport: Send + fmt::Debug {
     /// The engine is awake again.
     fn finish_sleep(&mut self) {}
 
+    /// Nothing has moved for a while: peers are told which receives wait for them, so that ranks
+    /// that all wait, because they made different calls, find out.
+    fn tell_posted(&mut self) {}
+
     /// Whether every byte handed in has been taken by the operating system or the peer.
     fn is_flushed(&self) -> bool;
 

@@ -109,6 +109,10 @@ impl Transport for Paced {
         self.inner.finish_sleep();
     }
 
+    fn tell_posted(&mut self) {
+        self.inner.tell_posted();
+    }
+
     fn is_flushed(&self) -> bool {
         self.urgent.is_empty()
             && self.background.is_empty()

@@ -103,8 +103,10 @@ impl Hub {
         self.outputs.push_back(HubOutput::Send { rank, message });
     }
 
+    /// Rank 0 last: the hub lives in its process, which may end as soon as it hears of a fault.
     fn send_all(&mut self, message: &ControlMessage) {
-        for rank in (0..).take(self.seats.len()) {
+        let ranks = Rank::try_from(self.seats.len()).expect("ranks are counted in 32 bits");
+        for rank in (0..ranks).rev() {
             if self.seats[rank as usize].present {
                 self.send(rank, message.clone());
             }

@@ -43,6 +43,8 @@ pub enum MemberInput {
 pub enum MemberOutput {
     /// Every rank has left; nothing more will come.
     AllLeft,
+    /// The hub has told everybody of the fault, this rank last.
+    Confirmed,
     /// The job's first cause; comes once.
     Fault(Fault),
     /// A gather round is complete.
@@ -108,7 +110,10 @@ impl Member {
                 self.is_over = true;
                 self.outputs.push_back(MemberOutput::AllLeft);
             }
-            ControlMessage::Fault(fault) => self.fail(fault),
+            ControlMessage::Fault(fault) => {
+                self.fail(fault);
+                self.outputs.push_back(MemberOutput::Confirmed);
+            }
             ControlMessage::Left { rank, .. } => {
                 if rank != self.rank {
                     self.outputs.push_back(MemberOutput::Left(rank));

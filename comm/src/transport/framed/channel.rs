@@ -29,6 +29,8 @@ const POLL_BYTES: usize = 4 << 20;
 
 #[derive(Debug)]
 struct Posted {
+    /// Whether the peer has been told that it is posted.
+    told: bool,
     id: RequestId,
     fingerprint: Fingerprint,
     sink: Sink,
@@ -122,7 +124,8 @@ impl<S: Stream> Channel<S> {
         class: Class,
         data: LocalSlice,
     ) {
-        if data.len() > EAGER_MAX_BYTES && !self.cleared.remove(&message) {
+        let is_cleared = self.cleared.remove(&message);
+        if data.len() > EAGER_MAX_BYTES && !is_cleared {
             self.held.insert(message, Held { id, fingerprint, class, data });
             return;
         }
@@ -147,12 +150,30 @@ impl<S: Stream> Channel<S> {
             }
             return;
         }
-        if sink.memory.len() > EAGER_MAX_BYTES {
+        let told = sink.memory.len() > EAGER_MAX_BYTES;
+        if told {
             let len = sink.memory.len();
             let header = self.header(FrameKind::ClearToSend, message, fingerprint, len);
             self.outbound.queue_control(&header);
         }
-        self.posted.insert(message, Posted { id, fingerprint, sink });
+        self.posted.insert(message, Posted { told, id, fingerprint, sink });
+    }
+
+    /// Tells the peer of small receives too, which it needs only to see that the calls differ.
+    pub(super) fn tell_posted(&mut self) {
+        let (source, epoch) = (self.rank, self.epoch);
+        for (message, posted) in self.posted.iter_mut().filter(|(_, posted)| !posted.told) {
+            posted.told = true;
+            self.outbound.queue_control(&FrameHeader {
+                kind: FrameKind::ClearToSend,
+                source,
+                message: *message,
+                epoch,
+                len: posted.sink.memory.len() as u64,
+                fingerprint: posted.fingerprint,
+                offset: 0,
+            });
+        }
     }
 
     /// Moves what can be moved; whether anything was.

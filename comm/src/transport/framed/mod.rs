@@ -164,6 +164,11 @@ impl<S: Stream> Transport for StreamTransport<S> {
         }
     }
 
+    fn tell_posted(&mut self) {
+        let live = self.peers.iter_mut().filter(|peer| !peer.has_failed);
+        live.flat_map(|peer| &mut peer.rails).for_each(Channel::tell_posted);
+    }
+
     fn is_flushed(&self) -> bool {
         self.peers.iter().all(|peer| peer.has_failed || peer.rails.iter().all(Channel::is_flushed))
     }

@@ -87,6 +87,10 @@ impl Transport for ShmTransport {
         self.streams.finish_sleep();
     }
 
+    fn tell_posted(&mut self) {
+        self.streams.tell_posted();
+    }
+
     fn is_flushed(&self) -> bool {
         self.streams.is_flushed()
     }

@@ -340,7 +340,7 @@ impl Osp {
     }
 
     fn update(&self, step: u64, learning_rate: f32) -> Update {
-        // A bitmap is made at steps that `gib_every` divides, from the gradients of the step before.
+        // A bitmap is made at steps that `gib_every` divides, of the gradients of the step before.
         let is_scored = self.decision.bytes > 0 && (step + 1).is_multiple_of(self.config.gib_every);
         Update { step, learning_rate, is_scored, job: self.job, config: self.config }
     }

@@ -293,6 +293,22 @@ fn the_bitmap_is_made_of_the_last_step_s_average_and_its_parameters() {
     assert_eq!(osp.model(1).gib().flags(), [true, false], "0.2 and 0.1");
 }
 
+/// A bitmap that is made every third step is made of the step before, not of any other.
+#[test]
+fn a_rare_bitmap_is_made_of_the_step_before_it() {
+    let start: TensorList = vec![vec![1.0; 4], vec![1.0; 4]];
+    let config = OspConfig { gib_every: 3, ..osp(0.5) };
+    let session = session(ModelKind::Osp(config));
+    let mut osp = Lockstep::with_models(&session, 2, &start, |job, tensors| {
+        let specs = [4, 4].map(|len| crate::layout::TensorSpec::new("t", len));
+        Osp::new(job, config, Layout::new(&specs, config.granularity), tensors)
+    });
+    for (first, second) in [(1.0, 2.0), (1.0, 2.0), (2.0, 1.0), (1.0, 2.0), (1.0, 2.0)] {
+        osp.step(&vec![vec![vec![first; 4], vec![second; 4]]; 2], 1e-6).unwrap();
+    }
+    assert_eq!(osp.model(0).gib().flags(), [true, false]);
+}
+
 #[test]
 fn replicas_that_differ_are_found_and_named() {
     let mut random = fastrand::Rng::with_seed(8);
