@@ -17,4 +17,4 @@ mod world;
 
 pub use checker::Violation;
 pub use scenario::Scenario;
-pub use world::{Report, run};
+pub use world::{Report, run, run_with};

@@ -36,7 +36,21 @@ pub struct Report {
 
 /// Runs a scenario; `log` gets a line per event.
 pub fn run(scenario: &Scenario, mut log: impl FnMut(&str)) -> Report {
-    let mut world = World::new(scenario);
+    play(scenario, &mut log, &mut |_| {})
+}
+
+/// Runs a scenario with a hand on every message's elements as it is sent, to show that the checker
+/// sees what it must: an emptied message is lost.
+pub fn run_with(scenario: &Scenario, tamper: &mut dyn FnMut(&mut Vec<i64>)) -> Report {
+    play(scenario, &mut |_| {}, tamper)
+}
+
+fn play(
+    scenario: &Scenario,
+    log: &mut dyn FnMut(&str),
+    tamper: &mut dyn FnMut(&mut Vec<i64>),
+) -> Report {
+    let mut world = World::new(scenario, tamper);
     let mut trace = DefaultHasher::new();
     let mut events = 0;
     let end = Instant::ZERO + checker::latest_end(scenario);
@@ -70,10 +84,11 @@ struct World<'a> {
     wires: Wires,
     ranks: Vec<SimRank>,
     hub: Hub,
+    tamper: &'a mut dyn FnMut(&mut Vec<i64>),
 }
 
 impl<'a> World<'a> {
-    fn new(scenario: &'a Scenario) -> Self {
+    fn new(scenario: &'a Scenario, tamper: &'a mut dyn FnMut(&mut Vec<i64>)) -> Self {
         let world_size = scenario.topology.world_size();
         let mut hub = Hub::new(world_size, PACE, Instant::ZERO, Instant(u64::MAX));
         let mut queue = Queue::default();
@@ -92,6 +107,7 @@ impl<'a> World<'a> {
             wires: Wires::new(scenario.faults.clone(), scenario.seed),
             ranks: (0..world_size).map(|rank| SimRank::new(rank, PACE)).collect(),
             hub,
+            tamper,
         }
     }
 
@@ -135,10 +151,14 @@ impl<'a> World<'a> {
                 if sender.alive && sender.call().is_some_and(|call| call.seq == op.0) {
                     let call = sender.call().expect("just looked");
                     let message = sender.message_id(&transfer);
-                    let data = sender.read(transfer.span);
+                    let mut data = sender.read(transfer.span);
+                    let len = data.len();
+                    (self.tamper)(&mut data);
                     let at = self.wires.data_arrival(self.now, rank, target);
-                    let deliver = Event::Deliver { source: rank, target, message, call, data };
-                    self.queue.push(at, deliver);
+                    if data.len() == len {
+                        let deliver = Event::Deliver { source: rank, target, message, call, data };
+                        self.queue.push(at, deliver);
+                    }
                     let input = OperationInput::Completed { op, transfer };
                     self.ranks[rank as usize].operations.handle_input(self.now, input);
                     self.settle(rank);

@@ -29,6 +29,8 @@ pub(crate) mod scalar;
 mod stream;
 
 /// Calls `$function::<lane, operation> $arguments` for a run-time `$dtype` and `$op`.
+///
+/// Sums and products that wrap have the same bits signed and unsigned, and so the same code.
 macro_rules! for_dtype_and_op {
     ($isa:ty, $dtype:expr, $op:expr, $function:ident $arguments:tt) => {
         match $dtype {
@@ -36,10 +38,10 @@ macro_rules! for_dtype_and_op {
             DType::BF16 => for_op!($op, $function, Bf16Pair, Bf16Bits, $arguments),
             DType::F32 => for_op!($op, $function, f32, f32, $arguments),
             DType::F64 => for_op!($op, $function, f64, f64, $arguments),
-            DType::I8 => for_op!($op, $function, i8, i8, $arguments),
-            DType::I16 => for_op!($op, $function, i16, i16, $arguments),
-            DType::I32 => for_op!($op, $function, i32, i32, $arguments),
-            DType::I64 => for_op!($op, $function, i64, i64, $arguments),
+            DType::I8 => for_op!($op, $function, u8, i8, $arguments),
+            DType::I16 => for_op!($op, $function, u16, i16, $arguments),
+            DType::I32 => for_op!($op, $function, u32, i32, $arguments),
+            DType::I64 => for_op!($op, $function, u64, i64, $arguments),
             DType::U8 => for_op!($op, $function, u8, u8, $arguments),
             DType::U16 => for_op!($op, $function, u16, u16, $arguments),
             DType::U32 => for_op!($op, $function, u32, u32, $arguments),

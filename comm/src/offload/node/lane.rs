@@ -75,12 +75,7 @@ pub(super) struct Lane {
 impl Lane {
     /// # Panics
     /// If the lane or a member does not exist, or `me` is not this rank.
-    pub(super) fn new(
-        segment: Arc<NodeSegment>,
-        id: LaneId,
-        members: Vec<u32>,
-        me: u32,
-    ) -> Self {
+    pub(super) fn new(segment: Arc<NodeSegment>, id: LaneId, members: Vec<u32>, me: u32) -> Self {
         assert_eq!(members[me as usize], segment.local_index(), "member {me} is this rank");
         let base = u64::from(id.generation) << COUNT_BITS;
         let lane = Self { segment, index: id.index, base, members, me, seen: [0; 3] };

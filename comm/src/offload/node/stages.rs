@@ -8,9 +8,9 @@
 //! Reductions fold the members' contributions in member order, each element once, whatever the
 //! size, the chunk or the flow, so that results do not depend on them.
 
+use super::NodeCall;
 use super::lane::Lane;
 use super::shape::{Flow, Shape};
-use super::NodeCall;
 use std::ops::Range;
 use syncline_kernels::{
     MAX_SOURCES, ReduceOp, Stores, copy, finish_average_bytes, reduce_many_bytes,

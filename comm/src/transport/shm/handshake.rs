@@ -176,8 +176,7 @@ impl NodeSegment {
         assert!((1..local_size).contains(&local_index), "member {local_index} of {local_size}");
         check_size(local_size)?;
         let socket = socket::connect(name, deadline)?;
-        let leader =
-            socket::credentials(&socket).map_err(|error| failed("credentials", error))?;
+        let leader = socket::credentials(&socket).map_err(|error| failed("credentials", error))?;
         if leader.uid != geteuid() {
             let reason = "the segment's socket belongs to another user".to_owned();
             return Err(ShmUnavailable { reason });

@@ -11,6 +11,7 @@
 
 mod backing;
 pub(crate) mod bell;
+mod cma;
 mod handshake;
 pub(crate) mod layout;
 mod ring;
@@ -19,6 +20,7 @@ mod socket;
 mod stream;
 mod transport;
 
+pub use cma::Puller;
 pub use handshake::SegmentHost;
 pub use layout::{LANES, MAX_LOCAL_SIZE};
 pub use segment::NodeSegment;

@@ -126,6 +126,12 @@ impl NodeSegment {
     /// If `local_size` is 0 or above 64.
     pub fn for_threads(local_size: u32) -> Result<Vec<Self>, ShmUnavailable> {
         let layout = Layout::fit(local_size, backing::budget()).ok_or_else(too_little_memory)?;
+        Self::for_threads_of(layout)
+    }
+
+    /// [`NodeSegment::for_threads`] with sizes that a test chooses.
+    pub(crate) fn for_threads_of(layout: Layout) -> Result<Vec<Self>, ShmUnavailable> {
+        let local_size = layout.local_size;
         let file = backing::create(layout.total_bytes())?;
         let failed = |error: std::io::Error| ShmUnavailable { reason: error.to_string() };
         let bells = (0..local_size).map(|_| Ok(bell::create()?));

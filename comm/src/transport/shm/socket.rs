@@ -12,7 +12,7 @@ use rustix::net::{
     UCred, accept_with, bind, listen as listen_on, recvmsg, sendmsg, socket_with,
 };
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use syncline_proto::time::Instant;
 
 /// Descriptors of one message, at most: the kernel's own limit is 253.
@@ -144,8 +144,7 @@ fn wait(socket: &OwnedFd, flags: PollFlags, deadline: Instant) -> Result<(), Shm
 fn poll_until(fds: &mut [PollFd<'_>], deadline: Instant) -> Result<bool, ShmUnavailable> {
     loop {
         let left = deadline.since(crate::time::now());
-        let timeout = Timespec::try_from(left)
-            .unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        let timeout = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
         match poll(fds, Some(&timeout)) {
             Ok(0) if !left.is_zero() => {}
             Ok(ready) => return Ok(ready > 0),
@@ -175,6 +174,7 @@ const _: () = assert!(super::MAX_LOCAL_SIZE as usize + 1 <= FDS_MAX);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
     use std::time::Duration;
 
     fn pair() -> (OwnedFd, OwnedFd) {

@@ -8,8 +8,8 @@
 //! commits or releases them.
 
 use super::bell::{Word, must_ring, ring};
-use super::ring::{Consumer, Corrupt, Producer, Words};
 use super::layout::PAD;
+use super::ring::{Consumer, Corrupt, Producer, Words};
 use super::segment::NodeSegment;
 use crate::transport::framed::Stream;
 use std::io::{self, IoSlice};
@@ -277,8 +277,10 @@ mod tests {
         let [mut near, far] = pair();
         assert_eq!(near.read(&mut [0; 8]).unwrap(), 0);
         assert!(!near.may_have_news() && !near.has_news());
-        assert_eq!(near.ends(), format!("local rank 0 (pid {0}) -> local rank 1 (pid {0})",
-            std::process::id()));
+        assert_eq!(
+            near.ends(),
+            format!("local rank 0 (pid {0}) -> local rank 1 (pid {0})", std::process::id())
+        );
         drop(far);
         assert!(near.may_have_news() && near.has_news() && !near.has_news());
         let error = near.read(&mut [0; 8]).unwrap_err();
