@@ -81,11 +81,9 @@ fn measure<T: Element>(world: &Communicator, options: &PerfOptions, bytes: u64) 
         ranks: world.world_size(),
         transport: transport(world),
         algorithm: match kind {
-            Some(kind) => world
-                .explain(kind, vector_bytes(collective, bytes, world))
-                .algorithm
-                .name()
-                .into(),
+            Some(kind) => {
+                world.explain(kind, vector_bytes(collective, bytes, world)).algorithm.name().into()
+            }
             None => "direct".into(),
         },
         bytes,

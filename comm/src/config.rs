@@ -84,7 +84,11 @@ impl FromStr for LinkRate {
             _ => return Err(bad()),
         };
         let bytes_per_s = number * scale;
-        if bytes_per_s.is_finite() && bytes_per_s >= 1.0 { Ok(Self { bytes_per_s }) } else { Err(bad()) }
+        if bytes_per_s.is_finite() && bytes_per_s >= 1.0 {
+            Ok(Self { bytes_per_s })
+        } else {
+            Err(bad())
+        }
     }
 }
 

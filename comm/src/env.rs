@@ -162,15 +162,21 @@ impl Place {
             None => {
                 return Err(Error::new(
                     ErrorKind::Config,
-                    format!("{} ranks by {}, MASTER_ADDR is not set", self.world_size, self.launcher),
+                    format!(
+                        "{} ranks by {}, MASTER_ADDR is not set",
+                        self.world_size, self.launcher
+                    ),
                 )
                 .hint("set MASTER_ADDR and MASTER_PORT to an address and a free port of rank 0"));
             }
         };
         let agent_listens = env.text("TORCHELASTIC_USE_AGENT_STORE") == Some("True");
-        let port = port.map(|port| {
-            if agent_listens { port.wrapping_add(TORCH_AGENT_PORT_OFFSET) } else { port }
-        });
+        let port =
+            port.map(
+                |port| {
+                    if agent_listens { port.wrapping_add(TORCH_AGENT_PORT_OFFSET) } else { port }
+                },
+            );
         self.master_port = env
             .parsed::<u16>("SYNCLINE_PORT")?
             .or(port)
@@ -189,7 +195,8 @@ fn derived_meeting(env: &Environment, launcher: &str) -> Option<(String, u16)> {
     match launcher {
         // All ranks on this host: the namespace, unique per job, names the port.
         "Open MPI" => {
-            let all_local = env.text("OMPI_COMM_WORLD_LOCAL_SIZE") == env.text("OMPI_COMM_WORLD_SIZE");
+            let all_local =
+                env.text("OMPI_COMM_WORLD_LOCAL_SIZE") == env.text("OMPI_COMM_WORLD_SIZE");
             let job = env.text("PMIX_NAMESPACE").or(env.text("OMPI_MCA_ess_base_jobid"))?;
             all_local.then(|| (local, port_from(job)))
         }
@@ -202,7 +209,8 @@ fn derived_meeting(env: &Environment, launcher: &str) -> Option<(String, u16)> {
         "Slurm" => {
             let (job, step) = (env.text("SLURM_JOB_ID")?, env.text("SLURM_STEP_ID")?);
             let port = port_from(&format!("{job}.{step}"));
-            let one_node = env.text("SLURM_STEP_NUM_NODES").or(env.text("SLURM_NNODES")) == Some("1");
+            let one_node =
+                env.text("SLURM_STEP_NUM_NODES").or(env.text("SLURM_NNODES")) == Some("1");
             let host = if one_node {
                 local
             } else {

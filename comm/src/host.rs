@@ -17,7 +17,14 @@ impl HostReport {
         let kernel = rustix::system::uname();
         let lines = vec![
             ("name", host_name()),
-            ("kernel", format!("{} {}", kernel.sysname().to_string_lossy(), kernel.release().to_string_lossy())),
+            (
+                "kernel",
+                format!(
+                    "{} {}",
+                    kernel.sysname().to_string_lossy(),
+                    kernel.release().to_string_lossy()
+                ),
+            ),
             ("cores", format!("{cores} usable by this process")),
             ("reduction kernels", format!("{:?}", variant()).to_lowercase()),
             ("open files", limit(rustix::process::Resource::Nofile)),

@@ -1,7 +1,9 @@
 //! Every collective against the oracle: kinds x transports x worlds x counts x types.
 
 use syncline_comm::testing::threads;
-use syncline_comm::{Algorithm, Communicator, Config, Element, ReduceOp, TransportChoice, bf16, f16};
+use syncline_comm::{
+    Algorithm, Communicator, Config, Element, ReduceOp, TransportChoice, bf16, f16,
+};
 use syncline_tests::oracle::{input, reduced};
 
 /// Transport, forced algorithm, TCP connections per pair.
@@ -90,7 +92,8 @@ fn b59_gathers_scatters_and_exchanges() {
             assert_eq!(sum, wanted);
 
             let mut exchanged = vec![-1.0; count * n as usize];
-            let outgoing: Vec<f32> = (0..n).flat_map(|to| vec![(rank * 100 + to) as f32; count]).collect();
+            let outgoing: Vec<f32> =
+                (0..n).flat_map(|to| vec![(rank * 100 + to) as f32; count]).collect();
             world.all_to_all(&outgoing, &mut exchanged).expect("all_to_all");
             let wanted: Vec<f32> =
                 (0..n).flat_map(|from| vec![(from * 100 + rank) as f32; count]).collect();
@@ -238,21 +241,25 @@ fn started_calls_progress_without_anybody_waiting() {
 #[test]
 fn b76_calls_from_several_threads_get_one_order() {
     // Each thread has a communicator of its own, as threads without one order must.
-    threads(3, |_| {}, |world| {
-        let copies: Vec<_> =
-            (0..4).map(|_| world.duplicate(world_class()).expect("duplicate")).collect();
-        std::thread::scope(|scope| {
-            for copy in &copies {
-                scope.spawn(move || {
-                    for round in 0..50 {
-                        let mut data = vec![round as f32; 300];
-                        copy.all_reduce(&mut data, ReduceOp::Sum).expect("all_reduce");
-                        assert!(data.iter().all(|x| *x == 3.0 * round as f32));
-                    }
-                });
-            }
-        });
-    });
+    threads(
+        3,
+        |_| {},
+        |world| {
+            let copies: Vec<_> =
+                (0..4).map(|_| world.duplicate(world_class()).expect("duplicate")).collect();
+            std::thread::scope(|scope| {
+                for copy in &copies {
+                    scope.spawn(move || {
+                        for round in 0..50 {
+                            let mut data = vec![round as f32; 300];
+                            copy.all_reduce(&mut data, ReduceOp::Sum).expect("all_reduce");
+                            assert!(data.iter().all(|x| *x == 3.0 * round as f32));
+                        }
+                    });
+                }
+            });
+        },
+    );
 }
 
 fn world_class() -> syncline_comm::Class {
@@ -261,17 +268,21 @@ fn world_class() -> syncline_comm::Class {
 
 #[test]
 fn bad_arguments_are_refused_and_harm_nothing() {
-    threads(2, |_| {}, |world| {
-        let kind = |result: syncline_comm::Result<()>| result.expect_err("refused").kind();
-        let invalid = syncline_comm::ErrorKind::InvalidArgument;
-        assert_eq!(kind(world.broadcast(&mut [1_u8], 2)), invalid);
-        assert_eq!(kind(world.all_gather(&[1_u8], &mut [0; 3])), invalid);
-        assert_eq!(kind(world.all_to_all(&[1_u8; 3], &mut [0; 3])), invalid);
-        assert_eq!(kind(world.send(&[1_u8], 7, 0)), invalid);
-        assert_eq!(kind(world.send(&[1_u8], 0, 1 << 31)), invalid);
-        assert_eq!(kind(world.all_gather_v(&[1_u8], &mut [0; 2], &[1])), invalid);
-        let mut data = [1.0_f32];
-        world.all_reduce(&mut data, ReduceOp::Sum).expect("unharmed");
-        assert_eq!(data, [2.0]);
-    });
+    threads(
+        2,
+        |_| {},
+        |world| {
+            let kind = |result: syncline_comm::Result<()>| result.expect_err("refused").kind();
+            let invalid = syncline_comm::ErrorKind::InvalidArgument;
+            assert_eq!(kind(world.broadcast(&mut [1_u8], 2)), invalid);
+            assert_eq!(kind(world.all_gather(&[1_u8], &mut [0; 3])), invalid);
+            assert_eq!(kind(world.all_to_all(&[1_u8; 3], &mut [0; 3])), invalid);
+            assert_eq!(kind(world.send(&[1_u8], 7, 0)), invalid);
+            assert_eq!(kind(world.send(&[1_u8], 0, 1 << 31)), invalid);
+            assert_eq!(kind(world.all_gather_v(&[1_u8], &mut [0; 2], &[1])), invalid);
+            let mut data = [1.0_f32];
+            world.all_reduce(&mut data, ReduceOp::Sum).expect("unharmed");
+            assert_eq!(data, [2.0]);
+        },
+    );
 }

@@ -32,12 +32,8 @@ const STOP: Trial = Trial {
 };
 const EXIT: Trial = Trial { fault: "exit", ..KILL };
 const PANIC: Trial = Trial { fault: "panic", ..KILL };
-const COUNT: Trial = Trial {
-    fault: "count",
-    expected: "ContractMismatch",
-    limit: LOSS_LIMIT,
-    victim_reports: true,
-};
+const COUNT: Trial =
+    Trial { fault: "count", expected: "ContractMismatch", limit: LOSS_LIMIT, victim_reports: true };
 const DTYPE: Trial = Trial { fault: "dtype", ..COUNT };
 const OP: Trial = Trial { fault: "op", ..COUNT };
 const KIND: Trial = Trial { fault: "kind", ..COUNT };
@@ -97,8 +93,7 @@ fn wait_for_others(cluster: &mut Cluster, victim: u32, limit: Duration) -> Vec<O
         for (end, new) in ends.iter_mut().zip(cluster.wait(Duration::from_millis(10))) {
             *end = end.take().or(new);
         }
-        let others_ended =
-            ends.iter().zip(0..).all(|(end, rank)| rank == victim || end.is_some());
+        let others_ended = ends.iter().zip(0..).all(|(end, rank)| rank == victim || end.is_some());
         if others_ended {
             break;
         }

@@ -138,9 +138,7 @@ impl Wires {
     /// What arrives while the wire is cut waits until it is whole again.
     fn through_partition(&self, at: Instant, source: Rank, target: Rank) -> Instant {
         match &self.faults.partition {
-            Some(cut)
-                if cut.divides(source, target) && (cut.from..cut.until).contains(&at) =>
-            {
+            Some(cut) if cut.divides(source, target) && (cut.from..cut.until).contains(&at) => {
                 cut.until + at.since(cut.from).mul_f64(0.01)
             }
             _ => at,

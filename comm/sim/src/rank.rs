@@ -92,8 +92,10 @@ impl SimRank {
 
     fn fill(&mut self, step: &Step, extent: Extent, plan: &Plan) {
         let values = |len: u64| (0..len).map(|i| input(self.rank, i)).collect::<Vec<_>>();
-        let in_place = extent.input == 0 && !matches!(step.kind, syncline_proto::call::CollectiveKind::Scatter);
-        let output = if in_place { values(extent.output) } else { vec![i64::MIN; size(extent.output)] };
+        let in_place = extent.input == 0
+            && !matches!(step.kind, syncline_proto::call::CollectiveKind::Scatter);
+        let output =
+            if in_place { values(extent.output) } else { vec![i64::MIN; size(extent.output)] };
         self.areas = [values(extent.input), output, vec![i64::MIN; size(plan.scratch_len)]];
     }
 
@@ -134,7 +136,12 @@ impl SimRank {
     }
 
     /// A receive is posted; what is complete if its message was here already.
-    pub(crate) fn post_recv(&mut self, op: OpId, peer: Rank, transfer: Transfer) -> Option<Transfer> {
+    pub(crate) fn post_recv(
+        &mut self,
+        op: OpId,
+        peer: Rank,
+        transfer: Transfer,
+    ) -> Option<Transfer> {
         let id = self.message_id(&transfer);
         let mine = self.call.expect("in a call");
         match self.early.remove(&(peer, id)) {

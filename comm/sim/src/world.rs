@@ -10,9 +10,7 @@ use std::time::Duration;
 use syncline_proto::collective::machine::Direction;
 use syncline_proto::id::Rank;
 use syncline_proto::machine::Machine;
-use syncline_proto::membership::{
-    Hub, HubInput, HubOutput, MemberInput, MemberOutput, Pace,
-};
+use syncline_proto::membership::{Hub, HubInput, HubOutput, MemberInput, MemberOutput, Pace};
 use syncline_proto::operations::{OperationInput, OperationOutput};
 use syncline_proto::time::Instant;
 

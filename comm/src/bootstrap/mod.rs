@@ -194,9 +194,7 @@ fn connect_all(
 
 fn paced(config: &Config, transport: Box<dyn Transport>) -> Box<dyn Transport> {
     match config.pacing {
-        Some(pacing) => {
-            Box::new(Paced::new(transport, pacing.rate.bytes_per_s, pacing.latency))
-        }
+        Some(pacing) => Box::new(Paced::new(transport, pacing.rate.bytes_per_s, pacing.latency)),
         None => transport,
     }
 }
@@ -208,7 +206,8 @@ fn gather<T: Encode + Decode<()>>(
     mine: &T,
     deadline: Instant,
 ) -> Result<Vec<T>> {
-    let internal = |e: syncline_proto::wire::Malformed| Error::new(ErrorKind::Internal, e.to_string());
+    let internal =
+        |e: syncline_proto::wire::Malformed| Error::new(ErrorKind::Internal, e.to_string());
     let blobs = control.gather(what, encode_control(mine).map_err(internal)?, deadline)?;
     blobs.iter().map(|blob| decode_control(blob).map_err(internal)).collect()
 }

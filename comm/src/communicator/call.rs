@@ -131,8 +131,7 @@ impl Inner {
         self.check(kind, dtype, &shape, &input, &output)?;
         let bytes = fingerprint_bytes(&shape, dtype);
         let node = self.takes_node_path(kind) && is_uniform(&shape);
-        let algorithm =
-            if node { Algorithm::Node } else { self.choose(kind, bytes).algorithm };
+        let algorithm = if node { Algorithm::Node } else { self.choose(kind, bytes).algorithm };
         let has_root = syncline_proto::collective::shape::has_root(kind);
         let fingerprint = Fingerprint {
             kind: kind as u8,
@@ -200,7 +199,8 @@ impl Inner {
         input: &LocalSlice,
         output: &LocalSlice,
     ) -> Result<()> {
-        let invalid = |text: String| Error::new(ErrorKind::InvalidArgument, format!("{kind}: {text}"));
+        let invalid =
+            |text: String| Error::new(ErrorKind::InvalidArgument, format!("{kind}: {text}"));
         let extent = shape.extent(kind, self.rank, self.world_size()).ok_or_else(|| {
             let world_size = self.world_size();
             invalid(format!("root or counts do not fit a world of {world_size}: {shape:?}"))
@@ -212,7 +212,9 @@ impl Inner {
             let bytes = elements.checked_mul(size);
             if bytes != Some(slice.len() as u64) {
                 let has = slice.len() as u64 / size;
-                return Err(invalid(format!("{name} has {has} elements, the call needs {elements}")));
+                return Err(invalid(format!(
+                    "{name} has {has} elements, the call needs {elements}"
+                )));
             }
         }
         Ok(())

@@ -106,8 +106,12 @@ impl Communicator {
 
 /// Ranks of a color, in the new order.
 fn group_of(rows: &[[u64; 4]], color: u64) -> Vec<Rank> {
-    let mut group: Vec<(u64, Rank)> =
-        rows.iter().zip(0..).filter(|(row, _)| row[0] == color).map(|(row, r)| (row[1], r)).collect();
+    let mut group: Vec<(u64, Rank)> = rows
+        .iter()
+        .zip(0..)
+        .filter(|(row, _)| row[0] == color)
+        .map(|(row, r)| (row[1], r))
+        .collect();
     group.sort_unstable();
     group.into_iter().map(|(_, rank)| rank).collect()
 }

@@ -124,7 +124,9 @@ pub(crate) fn admit(
     let refusal = verdict.clone().err();
     send(stream, &Verdict(verdict), deadline)?;
     match refusal {
-        Some(why) => Err(Error::new(ErrorKind::Config, format!("rank {} refused: {why}", hello.rank))),
+        Some(why) => {
+            Err(Error::new(ErrorKind::Config, format!("rank {} refused: {why}", hello.rank)))
+        }
         None => Ok(hello),
     }
 }
@@ -142,7 +144,8 @@ fn proof(
     second: &[u8; 16],
     hello: &Hello,
 ) -> Result<[u8; 32]> {
-    let hello = encode_control(hello).map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+    let hello =
+        encode_control(hello).map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
     let mut mac = Hmac::<Sha256>::new_from_slice(&secret.0).expect("a key of any length is legal");
     for part in [role, first, second, &hello] {
         mac.update(part);
@@ -156,7 +159,8 @@ fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
 }
 
 fn send<T: Encode>(stream: &mut TcpStream, message: &T, deadline: Instant) -> Result<()> {
-    let body = encode_control(message).map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
+    let body =
+        encode_control(message).map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?;
     let len = u32::try_from(body.len()).expect("control messages are small");
     let bytes = [&len.to_le_bytes()[..], &body].concat();
     let limit = stream.set_write_timeout(Some(left(deadline)?));

@@ -66,9 +66,8 @@ impl HubThread {
             joined,
             closing: None,
         };
-        let thread = std::thread::Builder::new()
-            .name("syncline-hub".into())
-            .spawn(move || server.run())?;
+        let thread =
+            std::thread::Builder::new().name("syncline-hub".into()).spawn(move || server.run())?;
         Ok(Self { thread: Some(thread) })
     }
 
@@ -219,7 +218,10 @@ impl Desk {
         }
         if hello.agreement != self.agreement {
             let (ours, theirs) = (&self.agreement, &hello.agreement);
-            return Err(format!("settings differ: rank 0 has {ours}; rank {} has {theirs}", hello.rank));
+            return Err(format!(
+                "settings differ: rank 0 has {ours}; rank {} has {theirs}",
+                hello.rank
+            ));
         }
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         match taken.get_mut(hello.rank as usize) {

@@ -128,7 +128,11 @@ impl Inbox {
         found.unwrap_or(Err(None))
     }
 
-    fn wait<T>(&self, deadline: Instant, mut look: impl FnMut(&mut Heard) -> Option<T>) -> Option<T> {
+    fn wait<T>(
+        &self,
+        deadline: Instant,
+        mut look: impl FnMut(&mut Heard) -> Option<T>,
+    ) -> Option<T> {
         let mut heard = self.lock();
         loop {
             if let Some(found) = look(&mut heard) {

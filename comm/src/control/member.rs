@@ -51,9 +51,7 @@ impl ControlPlane {
             inbox: Arc::clone(&inbox),
             calls: Arc::clone(&calls),
         };
-        std::thread::Builder::new()
-            .name("syncline-member".into())
-            .spawn(move || thread.run())?;
+        std::thread::Builder::new().name("syncline-member".into()).spawn(move || thread.run())?;
         Ok(Self { rank, inbox, commands, waker, calls, next_round: AtomicU32::new(0) })
     }
 
@@ -71,7 +69,12 @@ impl ControlPlane {
     ///
     /// # Errors
     /// The job's fault, or [`ErrorKind::Timeout`].
-    pub(crate) fn gather(&self, what: &str, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn gather(
+        &self,
+        what: &str,
+        bytes: Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Vec<Vec<u8>>> {
         let round = self.next_round.fetch_add(1, Ordering::Relaxed);
         self.command(MemberInput::Publish { round, bytes });
         self.inbox.wait_gathered(round, deadline).map_err(|fault| match fault {

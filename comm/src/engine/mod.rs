@@ -19,9 +19,7 @@ use crate::control::ControlPlane;
 use crate::memory::{LocalSlice, Scratch};
 use crate::offload::node::{NodeCall, NodeEvent, NodeLane};
 use crate::time::now;
-use crate::transport::{
-    Class, Event, RequestId, Sink, SinkFold, Transport, Work, WorkRequest,
-};
+use crate::transport::{Class, Event, RequestId, Sink, SinkFold, Transport, Work, WorkRequest};
 use done::Outcome;
 use faults::Watch;
 use sleeper::Sleeper;
@@ -292,7 +290,8 @@ impl Engine {
                 self.operations.handle_input(now, OperationInput::Arrived { peer, call });
             }
             Event::Completed(RequestId { op, transfer }) => {
-                let bytes = self.running.get(&op).map_or(0, |r| transfer.span.len * r.dtype.size() as u64);
+                let bytes =
+                    self.running.get(&op).map_or(0, |r| transfer.span.len * r.dtype.size() as u64);
                 match transfer.direction {
                     Direction::Recv(_) => self.counters.bytes_received += bytes,
                     Direction::Send => self.counters.bytes_sent += bytes,
@@ -310,8 +309,9 @@ impl Engine {
     /// A message for a posted receive of the same name that was another call's.
     fn check_point_to_point(&mut self, peer: Rank, call: Call, message: MessageId) {
         let mine = self.running.values().find(|running| {
-            running.message.is_some_and(|m| (m.comm, m.seq, m.step) == (message.comm, message.seq, message.step))
-                && running.call.fingerprint != call.fingerprint
+            running.message.is_some_and(|m| {
+                (m.comm, m.seq, m.step) == (message.comm, message.seq, message.step)
+            }) && running.call.fingerprint != call.fingerprint
         });
         if let Some(running) = mine {
             let other = syncline_proto::call::RankCall { rank: peer, call };

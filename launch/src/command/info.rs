@@ -9,9 +9,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use syncline::comm::host::HostReport;
 use syncline::comm::testing::try_threads;
-use syncline::comm::{
-    Algorithm, CollectiveKind, Communicator, Result, TransportChoice,
-};
+use syncline::comm::{Algorithm, CollectiveKind, Communicator, Result, TransportChoice};
 
 /// Sizes asked for, in bytes.
 const SIZES: [u64; 6] = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
@@ -109,7 +107,8 @@ fn to_text(args: &InfoArgs, host: &HostReport, job: &Seen) -> String {
     for (name, verdict) in host.transports() {
         let _ = writeln!(text, "  {name:<18} {verdict}");
     }
-    let node = if job.node_path { ", collectives through shared memory without messages" } else { "" };
+    let node =
+        if job.node_path { ", collectives through shared memory without messages" } else { "" };
     let _ = writeln!(
         text,
         "\na job of {} ranks here: {}{node}\n\n{:<16}{}",
@@ -119,7 +118,8 @@ fn to_text(args: &InfoArgs, host: &HostReport, job: &Seen) -> String {
         SIZES.map(|bytes| format!("{:<20}", size(bytes))).concat().trim_end()
     );
     for rows in job.choices.chunks(SIZES.len()) {
-        let names: String = rows.iter().map(|row| format!("{:<20}", row.algorithm.name())).collect();
+        let names: String =
+            rows.iter().map(|row| format!("{:<20}", row.algorithm.name())).collect();
         let _ = writeln!(text, "{:<16}{}", rows[0].kind.name(), names.trim_end());
     }
     if args.explain {
@@ -137,7 +137,10 @@ fn to_text(args: &InfoArgs, host: &HostReport, job: &Seen) -> String {
 
 fn to_json(args: &InfoArgs, host: &HostReport, job: &Seen) -> Value {
     let table = |rows: Vec<(&'static str, String)>| -> Value {
-        rows.into_iter().map(|(k, v)| (k.to_owned(), Value::from(v))).collect::<serde_json::Map<_, _>>().into()
+        rows.into_iter()
+            .map(|(k, v)| (k.to_owned(), Value::from(v)))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
     };
     let choices: Vec<Value> = job
         .choices

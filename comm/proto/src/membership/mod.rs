@@ -97,7 +97,8 @@ pub fn verdict(table: &[Standing], me: Rank) -> String {
         text.push_str(if text.is_empty() { "behind: " } else { ", " });
         let Standing { calls, age_ms, has_left } = standing;
         let state = if *has_left { "has left" } else { "last heard" };
-        let _ = write!(text, "rank {rank} ({calls} of {most} calls begun, {state} {age_ms} ms ago)");
+        let _ =
+            write!(text, "rank {rank} ({calls} of {most} calls begun, {state} {age_ms} ms ago)");
     }
     text
 }

@@ -91,7 +91,8 @@ fn rounds_gather_by_rank_even_out_of_order() {
         world.input(rank, MemberInput::Publish { round, bytes });
     }
     for seen in &world.seen {
-        let gathered: Vec<_> = seen.iter().filter(|o| matches!(o, MemberOutput::Gathered { .. })).collect();
+        let gathered: Vec<_> =
+            seen.iter().filter(|o| matches!(o, MemberOutput::Gathered { .. })).collect();
         let blobs = |base: u8| (0..3).map(|rank| vec![base + rank]).collect();
         assert_eq!(gathered[0], &MemberOutput::Gathered { round: 0, blobs: blobs(0) });
         assert_eq!(gathered[1], &MemberOutput::Gathered { round: 1, blobs: blobs(10) });
@@ -118,7 +119,8 @@ fn b03_a_report_reaches_every_rank_and_the_first_wins() {
     world.members[2].handle_input(world.now, MemberInput::Report(fault(2)));
     world.members[3].handle_input(world.now, MemberInput::Report(fault(3)));
     world.settle();
-    let firsts: BTreeSet<_> = world.faults().iter().map(|f| f.expect("fault").detected_by).collect();
+    let firsts: BTreeSet<_> =
+        world.faults().iter().map(|f| f.expect("fault").detected_by).collect();
     // Rank 3 reported before it heard of 2's; everybody else has the hub's first.
     assert_eq!(world.faults()[0].map(|f| f.detected_by), Some(2));
     assert_eq!(world.faults()[1].map(|f| f.detected_by), Some(2));

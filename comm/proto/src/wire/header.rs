@@ -1,10 +1,14 @@
 //! The 64 bytes in front of every frame on a data stream. Little-endian.
 //!
-//! ```text
-//!  0      2    3    4        8       12      20     24      28       32        40            56     64
-//!  magic  ver  kind source   comm    seq     step   chunk   epoch    len       fingerprint   offset
-//!  u16    u8   u8   u32      u32     u64     u32    u32     u32      u64       16 bytes      u64
-//! ```
+//! | at | field | | at | field |
+//! |---|---|---|---|---|
+//! | 0 | magic u16 | | 24 | chunk u32 |
+//! | 2 | version u8 | | 28 | epoch u32 |
+//! | 3 | kind u8 | | 32 | len u64 |
+//! | 4 | source u32 | | 40 | fingerprint, 16 bytes |
+//! | 8 | comm u32 | | 56 | offset u64 |
+//! | 12 | seq u64 | | 64 | end |
+//! | 20 | step u32 | | | |
 
 use super::Malformed;
 use crate::call::Fingerprint;

@@ -47,7 +47,9 @@ fn main() -> ExitCode {
         succeeded += report.succeeded;
         failed += report.failed;
     }
-    println!("{played} seeds, each twice alike: {succeeded} calls right, {failed} failed as they must");
+    println!(
+        "{played} seeds, each twice alike: {succeeded} calls right, {failed} failed as they must"
+    );
     ExitCode::SUCCESS
 }
 

@@ -4,8 +4,8 @@ use super::Stream;
 use crate::memory::LocalSlice;
 use crate::transport::{RequestId, Sink, SinkFold};
 use std::io;
-use syncline_proto::id::MessageId;
 use syncline_proto::call::Fingerprint;
+use syncline_proto::id::MessageId;
 use syncline_proto::wire::FrameHeader;
 
 /// Where a payload goes.
@@ -14,11 +14,7 @@ pub(super) enum Target {
     /// Nobody wants it.
     Discard,
     /// Nobody has posted it yet.
-    Keep {
-        message: MessageId,
-        fingerprint: Fingerprint,
-        bytes: Vec<u8>,
-    },
+    Keep { message: MessageId, fingerprint: Fingerprint, bytes: Vec<u8> },
     /// Into a posted receive.
     Sink(Filling),
 }
