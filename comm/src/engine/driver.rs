@@ -248,6 +248,7 @@ impl Driver {
 
     /// The background thread.
     fn carry_on(&self) {
+        super::slice::shorten();
         while !self.closing.load(Ordering::SeqCst) {
             if self.waiting.load(Ordering::SeqCst) > 0 || self.knocking.load(Ordering::SeqCst) > 0 {
                 std::thread::park_timeout(Duration::from_millis(1));

@@ -10,6 +10,7 @@ mod driver;
 mod faults;
 mod launch;
 mod sleeper;
+mod slice;
 
 pub(crate) use done::Done;
 pub(crate) use driver::{Driver, Patience};

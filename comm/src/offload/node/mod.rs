@@ -13,6 +13,9 @@
 //! byte of others is folded or copied out before all members have come and all calls have been
 //! compared; if they differ, every member finds the same [`Fault::mismatch`].
 //!
+//! Invariant of the `unsafe` here and below: memory that a call lends is touched only while the
+//! call is in the lane's queue, by the thread that polls; staging only as `lane.rs` says.
+//!
 //! **Order.** Contributions are folded in member order, each element once, so results are the
 //! same bits on all members and for all sizes.
 

@@ -169,7 +169,7 @@ fn failed(what: &str, error: Errno) -> ShmUnavailable {
 }
 
 /// Every descriptor of a message must fit.
-const _: () = assert!(super::MAX_LOCAL_SIZE as usize + 1 <= FDS_MAX);
+const _: () = assert!((super::MAX_LOCAL_SIZE as usize) < FDS_MAX);
 
 #[cfg(test)]
 mod tests {
