@@ -1,6 +1,7 @@
 //! What this host can do for Syncline: the facts behind `syncline info`.
 
 use crate::bootstrap::host::host_name;
+use crate::transport::shm::{NodeSegment, Puller, ShmUnavailable};
 use syncline_kernels::variant;
 
 /// Facts about this host, as this process may use it.
@@ -30,10 +31,11 @@ impl HostReport {
             ("open files", limit(rustix::process::Resource::Nofile)),
             ("locked memory", limit(rustix::process::Resource::Memlock)),
         ];
+        let (shm, cross_memory) = shared_memory();
         let transports = vec![
             ("loopback", "yes: a rank to itself".to_owned()),
-            ("shm", String::new()),
-            ("process_vm_readv", String::new()),
+            ("shm", shm),
+            ("process_vm_readv", cross_memory),
             ("tcp", "yes: between hosts, and where shared memory is refused".to_owned()),
             ("rdma", rdma()),
             ("nccl", "no: not in this build".to_owned()),
@@ -54,6 +56,20 @@ impl HostReport {
 
 fn limit(resource: rustix::process::Resource) -> String {
     rustix::process::getrlimit(resource).current.map_or("unlimited".into(), |n| n.to_string())
+}
+
+/// Whether ranks of this host may share memory, and read one another's.
+fn shared_memory() -> (String, String) {
+    match NodeSegment::for_threads(2) {
+        Ok(segments) => {
+            let cross_memory = match Puller::probe(&segments[0], 1) {
+                Some(_) => "yes, to a process of the same user: ranks of a job probe it per pair",
+                None => "no: the kernel refuses it (a container, or yama)",
+            };
+            ("yes: between ranks of one host".into(), cross_memory.into())
+        }
+        Err(ShmUnavailable { reason }) => (format!("no: {reason}"), "no: no segment".into()),
+    }
 }
 
 fn rdma() -> String {

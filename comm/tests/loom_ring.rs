@@ -29,6 +29,14 @@ impl Word for AtomicU64 {
         self.swap(0, Ordering::Relaxed)
     }
 
+    fn set_bits(&self, bits: u64) {
+        self.fetch_or(bits, Ordering::Release);
+    }
+
+    fn clear_bits(&self, bits: u64) -> u64 {
+        self.fetch_and(!bits, Ordering::Relaxed)
+    }
+
     fn fence() {
         fence(Ordering::SeqCst);
     }

@@ -105,7 +105,7 @@ pub struct TrainOptions {
 }
 
 /// Slow enough that exchanging all gradients takes about as long as computing them here.
-const DEFAULT_LINK_RATE: &str = "200mbit";
+const DEFAULT_LINK_RATE: &str = "150mbit";
 
 impl TrainOptions {
     /// All runs in order: for each seed each model once, so that a change in the machine's speed

@@ -4,12 +4,13 @@
 //! `cargo run --release -p syncline-kernels --example bandwidth [ROUNDS]`
 //!
 //! The contenders of a row take turns on the same buffers, so that a disturbance hits all of
-//! them; each figure is the median over the rounds (default 25) and counts the bytes that the
-//! pattern reads and writes (GB/s, 1 GB = 1e9 bytes). `ratio` is kernel / reference.
+//! them, and only processor time counts, so that other programs' turns do not. Each figure is the
+//! median over the rounds (default 25) of the bytes that the pattern reads and writes (GB/s, 1 GB =
+//! 1e9 bytes); each `ratio`, kernel / reference, is the median of the rounds' ratios.
 
 use std::hint::black_box;
-use std::time::Instant;
 
+use rustix::time::{ClockId, clock_gettime};
 use syncline_kernels::{Element, Kernels, ReduceOp, Stores, as_bytes, as_bytes_mut, bf16, f16};
 
 /// First-level cache, second, third, memory.
@@ -82,6 +83,18 @@ impl<T: Element> Buffers<T> {
     }
 }
 
+/// The processor time this thread has used.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
 /// Times all contenders in turn and prints a row. `streams`: buffers read plus buffers written.
 fn row<T: Element>(
     rounds: usize,
@@ -92,28 +105,32 @@ fn row<T: Element>(
 ) {
     let mut buffers = Buffers::new(bytes);
     let repeats = (BYTES_PER_TIMING / bytes).max(1);
-    let mut seconds = [const { Vec::new() }; 3];
+    let mut seconds = Vec::new();
     for round in 0..=rounds {
-        for (contender, seconds) in contenders.iter().zip(&mut seconds) {
-            let start = Instant::now();
+        let timed = contenders.map(|contender| {
+            let start = cpu_seconds();
             for _ in 0..repeats {
                 contender(Kernels::active(), black_box(&mut buffers));
             }
-            // Round 0 only warms up.
-            if round > 0 {
-                seconds.push(start.elapsed().as_secs_f64());
-            }
+            cpu_seconds() - start
+        });
+        // Round 0 only warms up.
+        if round > 0 {
+            seconds.push(timed);
         }
     }
-    let [reference, cached, streaming] = seconds.map(|mut seconds| {
-        seconds.sort_by(f64::total_cmp);
-        (repeats * bytes * streams) as f64 / seconds[seconds.len() / 2] / 1e9
-    });
-    let (cached_ratio, streaming_ratio) = (cached / reference, streaming / reference);
-    let (dtype, kib) = (T::DTYPE.name(), bytes >> 10);
+    let moved = (repeats * bytes * streams) as f64 / 1e9;
+    let rate = |index: usize| moved / median(seconds.iter().map(|round| round[index]));
+    let ratio = |index: usize| median(seconds.iter().map(|round| round[0] / round[index]));
     println!(
-        "{pattern:<10} {dtype:<5} {kib:>6} {reference:>10.1} {cached:>8.1} {cached_ratio:>6.2} \
-         {streaming:>10.1} {streaming_ratio:>6.2}",
+        "{pattern:<10} {:<5} {:>6} {:>10.1} {:>8.1} {:>6.2} {:>10.1} {:>6.2}",
+        T::DTYPE.name(),
+        bytes >> 10,
+        rate(0),
+        rate(1),
+        ratio(1),
+        rate(2),
+        ratio(2),
     );
 }
 

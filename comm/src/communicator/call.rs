@@ -18,13 +18,18 @@ use syncline_kernels::{DType, ReduceOp};
 use syncline_proto::call::{Call, CollectiveKind, Fingerprint};
 use syncline_proto::collective::Algorithm;
 use syncline_proto::collective::shape::{Counts, Shape};
-use syncline_proto::collective::tuning::{self, Choice, LinkCost};
+use syncline_proto::collective::tuning::{self, Choice, Link, LinkCost};
 use syncline_proto::id::Rank;
 
 /// Chunks of urgent messages.
 const CHUNK_BYTES: u64 = 256 << 10;
 /// Chunks of messages that must let urgent ones pass, or that go over a slow link.
 const CHUNK_BYTES_SMALL: u64 = 32 << 10;
+
+/// What a paced message costs beside its bytes: both ends sleep and are woken for it.
+const PACED_LATENCY_NS: u64 = 200_000;
+/// What each further message at the same time costs.
+const PACED_MESSAGE_NS: u64 = 20_000;
 
 /// Numbers of a communicator's next calls.
 #[derive(Debug, Default)]
@@ -111,8 +116,17 @@ impl Inner {
         self.job.driver.lock().add_lane(self.comm, lane);
     }
 
+    /// What messages cost, as far as all ranks know it alike.
     fn links(&self) -> LinkCost {
-        LinkCost::default()
+        let links = LinkCost::default();
+        let Some(pacing) = self.job.config.pacing else { return links };
+        let latency = u64::try_from(pacing.latency.as_nanos()).unwrap_or(u64::MAX);
+        let paced = Link {
+            latency_ns: latency.saturating_add(PACED_LATENCY_NS),
+            message_ns: PACED_MESSAGE_NS,
+            bytes_per_s: pacing.rate.bytes_per_s as u64,
+        };
+        LinkCost { local: paced, remote: paced, ..links }
     }
 
     pub(super) fn choose(&self, kind: CollectiveKind, bytes: u64) -> Choice {

@@ -8,7 +8,6 @@ use core::arch::x86_64::{
     _mm256_add_ps, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph,
     _mm256_div_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_set1_ps, _mm256_stream_si256,
 };
-use core::array::from_fn;
 
 use super::lane::raw_bytes;
 use super::stream::{LINE_BYTES, fence_stores, offset_to_line};
@@ -100,12 +99,15 @@ impl Lane for F16Pack {
     #[inline(always)]
     fn widen(raw: Self::Raw) -> Self::Wide {
         let (halves, _) = raw.as_chunks::<16>();
-        from_fn(|i| {
-            let half = halves[i].as_ptr().cast();
-            // SAFETY: a half has the 16 bytes that are loaded, at any alignment; the features
-            // are there, see `Avx2`.
-            F32x8(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(half)) })
-        })
+        let [low, high] = [halves[0].as_ptr().cast(), halves[1].as_ptr().cast()];
+        // SAFETY: a half has the 16 bytes that are loaded, at any alignment; the features are
+        // there, see `Avx2`.
+        unsafe {
+            [
+                F32x8(_mm256_cvtph_ps(_mm_loadu_si128(low))),
+                F32x8(_mm256_cvtph_ps(_mm_loadu_si128(high))),
+            ]
+        }
     }
     #[inline(always)]
     fn narrow(wide: Self::Wide) -> Self::Raw {

@@ -10,7 +10,6 @@ use core::arch::x86_64::{
     _mm512_div_ps, _mm512_loadu_si512, _mm512_mask_mov_ps, _mm512_mul_ps, _mm512_set1_ps,
     _mm512_stream_si512,
 };
-use core::array::from_fn;
 
 use super::lane::raw_bytes;
 use super::stream::{LINE_BYTES, fence_stores, offset_to_line};
@@ -97,12 +96,15 @@ impl Lane for F16Pack {
     #[inline(always)]
     fn widen(raw: Self::Raw) -> Self::Wide {
         let (halves, _) = raw.as_chunks::<32>();
-        from_fn(|i| {
-            let half = halves[i].as_ptr().cast();
-            // SAFETY: a half has the 32 bytes that are loaded, at any alignment; the features
-            // are there, see `Avx512`.
-            F32x16(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(half)) })
-        })
+        let [low, high] = [halves[0].as_ptr().cast(), halves[1].as_ptr().cast()];
+        // SAFETY: a half has the 32 bytes that are loaded, at any alignment; the features are
+        // there, see `Avx512`.
+        unsafe {
+            [
+                F32x16(_mm512_cvtph_ps(_mm256_loadu_si256(low))),
+                F32x16(_mm512_cvtph_ps(_mm256_loadu_si256(high))),
+            ]
+        }
     }
     #[inline(always)]
     fn narrow(wide: Self::Wide) -> Self::Raw {

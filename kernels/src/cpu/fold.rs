@@ -2,7 +2,7 @@
 //!
 //! Owns the order of operations and the blocking; contains no unsafe and no instruction of a
 //! particular machine. Everything is `#[inline(always)]`, so that it takes on the target features
-//! of the function it is written into. Never checks lengths: `table` has. Called by the variants
+//! of the function it is written into; `array::map` and the like are not and would not. Never checks lengths: `table` has. Called by the variants
 //! through `kernels_for!`.
 
 use super::lane::Lane;
@@ -165,7 +165,10 @@ fn fold_tiles<L: Lane, O: Fold<L::Wide>, const LANES: usize>(
     let (tiles, _) = L::raw_mut(&mut target[..tiled]).as_chunks_mut::<LANES>();
     let first = lanes_of::<L>(sources[0], start, tiled).as_chunks::<LANES>().0;
     for (index, (tile, first)) in tiles.iter_mut().zip(first).enumerate() {
-        let mut wide = first.map(L::widen);
+        let mut wide = [L::widen(first[0]); LANES];
+        for (wide, lane) in wide.iter_mut().zip(first) {
+            *wide = L::widen(*lane);
+        }
         for source in &sources[1..] {
             let source = lanes_of::<L>(source, start + index * tile_bytes, tile_bytes);
             let source = source.first_chunk::<LANES>().expect("as many lanes as asked for");
@@ -173,7 +176,9 @@ fn fold_tiles<L: Lane, O: Fold<L::Wide>, const LANES: usize>(
                 *wide = O::fold(*wide, L::widen(*lane));
             }
         }
-        *tile = wide.map(L::narrow);
+        for (lane, wide) in tile.iter_mut().zip(wide) {
+            *lane = L::narrow(wide);
+        }
     }
     fold_rest::<L, O, LANES>(&mut target[tiled..], sources, start + tiled);
 }

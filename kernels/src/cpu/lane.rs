@@ -108,7 +108,7 @@ impl Lane for Bf16Pair {
     }
     #[inline(always)]
     fn narrow(wide: [f32; 2]) -> Self::Raw {
-        let [low, high] = wide.map(round_bf16);
+        let [low, high] = [round_bf16(wide[0]), round_bf16(wide[1])];
         ((low >> 16) | (high & UPPER_HALF)).to_ne_bytes()
     }
 }

@@ -4,8 +4,6 @@
 //! in. Never branches, so that the loops of `fold` become vector instructions; never sees
 //! memory. Called by `fold` only.
 
-use core::array::from_fn;
-
 /// A type sums and products are done in.
 pub(super) trait Number: Copy {
     fn add(self, other: Self) -> Self;
@@ -111,19 +109,31 @@ floats!(f32, f64);
 /// Several numbers side by side, each on its own.
 impl<N: Number, const COUNT: usize> Number for [N; COUNT] {
     #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        from_fn(|i| self[i].add(other[i]))
+    fn add(mut self, other: Self) -> Self {
+        for i in 0..COUNT {
+            self[i] = self[i].add(other[i]);
+        }
+        self
     }
     #[inline(always)]
-    fn multiply(self, other: Self) -> Self {
-        from_fn(|i| self[i].multiply(other[i]))
+    fn multiply(mut self, other: Self) -> Self {
+        for i in 0..COUNT {
+            self[i] = self[i].multiply(other[i]);
+        }
+        self
     }
     #[inline(always)]
-    fn canonical(self) -> Self {
-        self.map(Number::canonical)
+    fn canonical(mut self) -> Self {
+        for i in 0..COUNT {
+            self[i] = self[i].canonical();
+        }
+        self
     }
     #[inline(always)]
-    fn divide(self, world_size: u32) -> Self {
-        self.map(|number| number.divide(world_size))
+    fn divide(mut self, world_size: u32) -> Self {
+        for i in 0..COUNT {
+            self[i] = self[i].divide(world_size);
+        }
+        self
     }
 }

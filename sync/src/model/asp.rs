@@ -298,6 +298,22 @@ mod tests {
         assert_eq!(asp.parameters(0).concat(), w);
     }
 
+    /// A reply that was under way at a drain must not come after it.
+    #[test]
+    fn a_drain_leaves_no_reply_behind() {
+        let mut random = fastrand::Rng::with_seed(3);
+        let start = random_list(&mut random);
+        let mut asp = lockstep(Pull::NextStep, 2, &start);
+        for rank in 0..2 {
+            asp.step_alone(rank, &random_list(&mut random), 0.25).unwrap();
+        }
+        asp.drain().unwrap();
+        let drained = asp.parameters(0).clone();
+        assert_ne!(drained, start);
+        asp.step_alone(0, &start, 0.25).unwrap();
+        assert_eq!(*asp.parameters(0), drained);
+    }
+
     #[test]
     fn a_reply_that_answers_another_push_is_refused() {
         let start: TensorList = LENS.map(|len| vec![0.0; len]).to_vec();

@@ -16,12 +16,13 @@
 //! and addresses come from this process alone.
 
 use super::LaneId;
+use super::wake::{self, Counts, STAGES};
 use crate::transport::shm::NodeSegment;
 use crate::transport::shm::bell;
 use crate::transport::shm::layout::PAD;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_proto::call::{Call, Fingerprint};
 use syncline_proto::id::CommId;
 
@@ -40,49 +41,55 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    pub(super) const ALL: [Self; 3] = [Self::Copied, Self::Reduced, Self::Drained];
-
-    /// Offset in a member's block. `Copied` shares its cache line with the call slots, which are
-    /// read right after it.
-    fn offset(self) -> usize {
-        match self {
-            Self::Copied => 0,
-            Self::Reduced => PAD,
-            Self::Drained => PAD + 8,
-        }
-    }
-
-    /// Offset of the count that a sleeper waits for.
-    fn until_offset(self) -> usize {
-        2 * PAD + self as usize * 8
-    }
+    pub(super) const ALL: [Self; STAGES] = [Self::Copied, Self::Reduced, Self::Drained];
 }
 
 /// One member's view of a lane.
 #[derive(Debug)]
 pub(super) struct Lane {
     segment: Arc<NodeSegment>,
-    index: u32,
     /// What the lane's counters start from.
     base: u64,
-    /// Local ranks.
-    members: Vec<u32>,
     me: u32,
+    members: Vec<Member>,
+    /// Offset of the mask of sleeping members.
+    sleepers: usize,
     /// Lowest count of all members when last looked, per stage.
-    seen: [u64; 3],
+    seen: [u64; STAGES],
+}
+
+/// Where a member's things lie in the segment.
+#[derive(Debug)]
+struct Member {
+    local: u32,
+    /// Counters, calls, what it sleeps for.
+    block: usize,
+    /// Both staging buffers, one after the other.
+    staging: usize,
 }
 
 impl Lane {
+    /// Of these local ranks.
+    ///
     /// # Panics
     /// If the lane or a member does not exist, or `me` is not this rank.
-    pub(super) fn new(segment: Arc<NodeSegment>, id: LaneId, members: Vec<u32>, me: u32) -> Self {
-        assert_eq!(members[me as usize], segment.local_index(), "member {me} is this rank");
+    pub(super) fn new(segment: Arc<NodeSegment>, id: LaneId, locals: &[u32], me: u32) -> Self {
+        assert_eq!(locals[me as usize], segment.local_index(), "member {me} is this rank");
         let base = u64::from(id.generation) << COUNT_BITS;
-        let lane = Self { segment, index: id.index, base, members, me, seen: [0; 3] };
-        for stage in Stage::ALL {
+        let layout = segment.layout();
+        let sleepers = layout.lane_head(id.index);
+        let member = |local: &u32| Member {
+            local: *local,
+            block: layout.lane_member(id.index, *local),
+            staging: layout.staging(id.index, *local, 0),
+        };
+        let members = locals.iter().map(member).collect();
+        let lane = Self { segment, base, me, members, sleepers, seen: [0; STAGES] };
+        for stage in 0..STAGES {
             lane.until(me, stage).store(u64::MAX, Ordering::Relaxed);
-            lane.counter(me, stage).store(base, Ordering::Release);
+            Counts::count(&lane, me, stage).store(base, Ordering::Release);
         }
+        wake::finish_sleep(&lane, me);
         lane
     }
 
@@ -101,12 +108,10 @@ impl Lane {
 
     /// Tells everybody that this member's count is `count`, and wakes who slept for it.
     pub(super) fn publish(&self, stage: Stage, count: u64) {
-        self.counter(self.me, stage).store(self.base + count, Ordering::Release);
-        fence(Ordering::SeqCst);
-        let sleepers = self.sleepers().load(Ordering::Relaxed);
-        if sleepers != 0 {
-            self.wake(stage, sleepers);
-        }
+        let ring = |member: u32| {
+            bell::ring(self.segment.bell(self.members[member as usize].local));
+        };
+        wake::publish(self, self.me, stage as usize, self.base + count, ring);
     }
 
     /// Whether all members have counted up to `count`.
@@ -123,7 +128,8 @@ impl Lane {
     /// How far a member is.
     pub(super) fn count(&self, member: u32, stage: Stage) -> u64 {
         // Of a generation before: the member has not come yet.
-        self.counter(member, stage).load(Ordering::Acquire).saturating_sub(self.base)
+        let count = Counts::count(self, member, stage as usize).load(Ordering::Acquire);
+        count.saturating_sub(self.base)
     }
 
     /// Writes down this member's call number `number` of the lane, for others to read once
@@ -151,17 +157,12 @@ impl Lane {
 
     /// Tells the others to ring when all have reached one of these counts (`u64::MAX`: never).
     /// Look again after it.
-    pub(super) fn prepare_sleep(&self, until: [u64; 3]) {
-        for (stage, count) in Stage::ALL.into_iter().zip(until) {
-            let count = if count == u64::MAX { count } else { self.base + count };
-            self.until(self.me, stage).store(count, Ordering::Relaxed);
-        }
-        self.sleepers().fetch_or(1 << self.me, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+    pub(super) fn prepare_sleep(&self, until: [u64; STAGES]) {
+        wake::prepare_sleep(self, self.me, until.map(|count| self.base.saturating_add(count)));
     }
 
     pub(super) fn finish_sleep(&self) {
-        self.sleepers().fetch_and(!(1 << self.me), Ordering::SeqCst);
+        wake::finish_sleep(self, self.me);
     }
 
     /// What the others ring.
@@ -198,36 +199,9 @@ impl Lane {
     fn staging_start(&self, member: u32, chunk: u64, range: &Range<usize>) -> *mut u8 {
         let chunk_bytes = self.chunk_bytes();
         assert!(range.start <= range.end && range.end <= chunk_bytes, "{range:?} of a chunk");
-        let buffer = u32::from(!chunk.is_multiple_of(2));
-        let local = self.members[member as usize];
-        let offset = self.segment.layout().staging(self.index, local, buffer);
+        let buffer = if chunk.is_multiple_of(2) { 0 } else { chunk_bytes };
+        let offset = self.members[member as usize].staging + buffer;
         self.segment.mapping().bytes(offset + range.start, range.len()).as_ptr()
-    }
-
-    /// Rings for every sleeper that waits for no more than all have reached.
-    #[cold]
-    fn wake(&self, stage: Stage, sleepers: u64) {
-        for member in 0..self.size() {
-            if member == self.me || sleepers & (1 << member) == 0 {
-                continue;
-            }
-            let until = self.until(member, stage).load(Ordering::Relaxed);
-            let reached = |of| self.counter(of, stage).load(Ordering::Acquire) >= until;
-            if (0..self.size()).all(reached) {
-                let before = self.sleepers().fetch_and(!(1 << member), Ordering::SeqCst);
-                if before & (1 << member) != 0 {
-                    bell::ring(self.segment.bell(self.members[member as usize]));
-                }
-            }
-        }
-    }
-
-    fn counter(&self, member: u32, stage: Stage) -> &AtomicU64 {
-        self.word(member, stage.offset())
-    }
-
-    fn until(&self, member: u32, stage: Stage) -> &AtomicU64 {
-        self.word(member, stage.until_offset())
     }
 
     fn call_word(&self, member: u32, number: u64, index: usize) -> &AtomicU64 {
@@ -237,13 +211,32 @@ impl Lane {
 
     #[inline]
     fn word(&self, member: u32, offset: usize) -> &AtomicU64 {
-        let local = self.members[member as usize];
-        let block = self.segment.layout().lane_member(self.index, local);
-        self.segment.mapping().word(block + offset)
+        self.segment.mapping().word(self.members[member as usize].block + offset)
+    }
+}
+
+impl Counts for Lane {
+    type Word = AtomicU64;
+
+    #[inline]
+    fn size(&self) -> u32 {
+        Self::size(self)
     }
 
+    #[inline]
     fn sleepers(&self) -> &AtomicU64 {
-        self.segment.mapping().word(self.segment.layout().lane_head(self.index))
+        self.segment.mapping().word(self.sleepers)
+    }
+
+    /// Copied chunks share their cache line with the call slots, which are read right after.
+    #[inline]
+    fn count(&self, member: u32, stage: usize) -> &AtomicU64 {
+        self.word(member, [0, PAD, PAD + 8][stage])
+    }
+
+    #[inline]
+    fn until(&self, member: u32, stage: usize) -> &AtomicU64 {
+        self.word(member, 2 * PAD + stage * 8)
     }
 }
 

@@ -23,10 +23,12 @@ mod lane;
 mod running;
 mod shape;
 mod stages;
+mod wake;
 
 use crate::memory::LocalSlice;
 use crate::time::now;
 use crate::transport::shm::NodeSegment;
+use crate::transport::shm::bell::Word;
 use lane::{Lane, Stage};
 use running::Running;
 use shape::Shape;
@@ -124,9 +126,9 @@ impl NodeLane {
     /// # Panics
     /// If there is no such lane, or a member is not of the segment, or `me` is not this rank.
     pub fn open(segment: Arc<NodeSegment>, id: LaneId, members: &[LaneMember], me: u32) -> Self {
-        let local = members.iter().map(|member| member.local_index).collect();
+        let locals: Vec<u32> = members.iter().map(|member| member.local_index).collect();
         Self {
-            lane: Lane::new(segment, id, local, me),
+            lane: Lane::new(segment, id, &locals, me),
             ranks: members.iter().map(|member| member.rank).collect(),
             running: None,
             queue: VecDeque::new(),

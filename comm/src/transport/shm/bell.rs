@@ -30,15 +30,19 @@ pub(crate) fn silence(bell: impl AsFd) {
     let _ = rustix::io::read(bell, &mut [0_u8; 8]);
 }
 
-/// A word in shared memory, as far as the protocols of this folder use one: the model checker has
+/// A word in shared memory, as far as the protocols between ranks use one: the model checker has
 /// its own.
-pub(super) trait Word {
+pub(crate) trait Word {
     /// Everything written before the [`Word::publish`] whose value this returns is visible.
     fn observe(&self) -> u64;
     /// Makes everything written so far visible to whoever observes `value`.
     fn publish(&self, value: u64);
     /// Sets the word to 0 and returns what it was, without ordering anything.
     fn take(&self) -> u64;
+    /// Sets bits; what was written before is visible to whoever observes them.
+    fn set_bits(&self, bits: u64);
+    /// Clears bits and returns what the word was.
+    fn clear_bits(&self, bits: u64) -> u64;
     /// Orders everything before against everything after, among all threads that do so.
     fn fence();
 }
@@ -57,6 +61,14 @@ impl Word for AtomicU64 {
     #[inline]
     fn take(&self) -> u64 {
         self.swap(0, Ordering::Relaxed)
+    }
+
+    fn set_bits(&self, bits: u64) {
+        self.fetch_or(bits, Ordering::Release);
+    }
+
+    fn clear_bits(&self, bits: u64) -> u64 {
+        self.fetch_and(!bits, Ordering::Relaxed)
     }
 
     #[inline]

@@ -196,7 +196,8 @@ impl Osp {
     }
 
     fn handle_reduced(&mut self, data: Vec<f32>, timing: Timing, tensors: &mut Tensors<'_, '_>) {
-        self.measurements.transfer(data.len(), self.job.world_size, timing);
+        let is_overlapped = self.stage != Stage::WaitingRs;
+        self.measurements.transfer(data.len(), self.job.world_size, timing, is_overlapped);
         match self.stage {
             Stage::Draining => {
                 self.merge_ics(data, Some(tensors));

@@ -356,6 +356,51 @@ fn the_budget_follows_loss_and_link() {
     assert_eq!(epoch(1e4, 0.01).0, 0);
 }
 
+/// A budget of nothing holds from the next step on; a bitmap after it has no old scores in it.
+#[test]
+fn deferring_ends_at_once_and_starts_afresh() {
+    for (gib_lag, first) in [(GibLag::One, 1), (GibLag::Two, 2)] {
+        let mut random = fastrand::Rng::with_seed(11);
+        let start = random_list(&mut random);
+        let budget = BudgetRule::LossDriven { smoothing: 0.0, rise: 0.1 };
+        let mut osp = lockstep(OspConfig { budget, gib_lag, ..osp(0.0) }, 2, &start);
+        let mut epoch = |loss| {
+            let mut deferring = Vec::new();
+            for _ in 0..4 {
+                let gradients: Vec<_> = (0..2).map(|_| random_list(&mut random)).collect();
+                osp.step(&gradients, 0.01).unwrap();
+                deferring.push(osp.model(0).traffic().deferred_bytes > 0);
+            }
+            osp.end_epoch(&[loss; 2]).unwrap();
+            deferring
+        };
+        epoch(2.0);
+        epoch(1.0);
+        assert!(epoch(f64::NAN).contains(&true));
+        assert!(!epoch(1.0).contains(&true));
+        let after = epoch(1.0);
+        assert_eq!(after.iter().position(|is_deferring| *is_deferring), Some(first));
+    }
+}
+
+#[test]
+fn the_running_mean_is_of_averaged_gradients() {
+    let start: TensorList = vec![vec![1.0; 4], vec![1.0; 4]];
+    let config = OspConfig { lgp: Lgp::Ema { gamma: 0.75, lambda: 0.5 }, ..osp(1.0) };
+    let mut osp = Lockstep::with_models(&session(ModelKind::Osp(config)), 2, &start, |job, w| {
+        let specs = [4, 4].map(|len| crate::layout::TensorSpec::new("t", len));
+        Osp::new(job, config, Layout::new(&specs, config.granularity), w)
+    });
+    for (first, second) in [(8.0, 16.0), (0.0, 64.0)] {
+        let gradients = [first, second].map(|x| vec![vec![x; 4], vec![-x; 4]]);
+        osp.step(&gradients, 0.1).unwrap();
+    }
+    // The second step's gradient is still under way.
+    assert_eq!(osp.model(0).global.average, [[3.0; 4], [-3.0; 4]].concat());
+    osp.drain().unwrap();
+    assert_eq!(osp.model(1).global.average, [[10.25; 4], [-10.25; 4]].concat());
+}
+
 #[test]
 fn hidden_transfers_are_not_exposed() {
     let mut random = fastrand::Rng::with_seed(10);
