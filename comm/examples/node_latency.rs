@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use syncline_comm::offload::node::{LaneId, LaneMember, NodeLane, RunArgs};
-use syncline_comm::transport::shm::{NodeSegment, SegmentHost};
+use syncline_comm::transport::shm::{NodeSegment, Puller, SegmentHost};
 use syncline_comm::{CollectiveKind, DType, ReduceOp};
 use syncline_proto::call::{Call, Fingerprint};
 use syncline_proto::id::CommId;
@@ -51,7 +51,9 @@ fn main() {
     };
     let children: Vec<Child> = (1..size).map(start).collect();
     let segment = host.serve(size, &SECRET, NEVER).expect("serve");
-    println!("{kind_name}, {size} ranks, f32 sum");
+    let can_pull = size > 1 && Puller::probe(&segment, 1).is_some();
+    let pull = if can_pull { "may" } else { "may not" };
+    println!("{kind_name}, {size} ranks, f32 sum; rank 0 {pull} read rank 1's memory");
     println!("{:>12} {:>12} {:>12} {:>12} {:>8}", "bytes", "p10 us", "p50 us", "mean us", "GB/s");
     measure(segment, kind, max_bytes, |bytes, times| {
         times.sort_unstable();
@@ -115,6 +117,7 @@ fn memory(kind: CollectiveKind, bytes: usize, me: u32, size: u32) -> (Vec<u8>, V
     (vec![0; input], vec![0; output])
 }
 
+#[expect(clippy::disallowed_methods, reason = "measures itself, not the library's idea of time")]
 fn time(
     rank: &mut Rank,
     kind: CollectiveKind,

@@ -51,7 +51,7 @@ pub struct TrainOptions {
     pub epochs: Option<u32>,
 
     /// Images per rank and step
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536),
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536),
           value_name = "N")]
     pub batch: u32,
 
@@ -188,7 +188,7 @@ pub(crate) mod tests {
         let runs = options.runs();
         let models: Vec<SyncModel> = runs.iter().map(|run| run.model).collect();
         assert_eq!(models, [SyncModel::Bsp, SyncModel::Osp]);
-        assert_eq!((runs[0].ranks, runs[0].epochs, runs[0].batch), (4, 25, 16));
+        assert_eq!((runs[0].ranks, runs[0].epochs, runs[0].batch), (4, 25, 32));
         assert_eq!(runs[0].link_rate.mbps(), Some(200.0));
         assert_eq!(options.plot, PathBuf::from("runs/train.svg"));
         assert_eq!(parse("--data mnist").unwrap().runs()[0].epochs, 5);

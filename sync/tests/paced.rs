@@ -19,7 +19,7 @@ fn osp(budget: BudgetRule) -> ModelKind {
 }
 
 /// Trains for some epochs of 6 steps; the last epoch's statistics.
-fn train(world: &Communicator, model: ModelKind, epochs: u64) -> RunStats {
+fn train(world: &Communicator, model: ModelKind, epochs: u64, compute: Duration) -> RunStats {
     let mut parameters = vec![0.5; LEN];
     let specs = [TensorSpec::new("all", LEN)];
     let config = SessionConfig { model, check_every: 0, ..SessionConfig::default() };
@@ -30,7 +30,7 @@ fn train(world: &Communicator, model: ModelKind, epochs: u64) -> RunStats {
         session.take_stats();
         for _ in 0..6 {
             let gradient: Vec<f32> = (0..LEN).map(|_| random.f32() - 0.5).collect();
-            std::thread::sleep(COMPUTE);
+            std::thread::sleep(compute);
             session.step(&mut [&mut parameters], &[&gradient], 0.001, 1.0).expect("a step");
         }
         // Half of the first loss is gone after each epoch.
@@ -51,8 +51,9 @@ fn slow<T: Send>(body: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
 #[test]
 fn deferred_bytes_are_hidden_and_important_ones_exposed() {
     let found = slow(|world| {
-        let shares = [0.0, 0.75].map(|share| train(&world, osp(BudgetRule::fixed(share)), 1));
-        (train(&world, ModelKind::Bsp, 1), shares)
+        let shares =
+            [0.0, 0.75].map(|share| train(&world, osp(BudgetRule::fixed(share)), 1, COMPUTE));
+        (train(&world, ModelKind::Bsp, 1, COMPUTE), shares)
     });
     for (bsp, [nothing, most]) in found {
         // What travels cannot be faster than the link.
@@ -64,11 +65,20 @@ fn deferred_bytes_are_hidden_and_important_ones_exposed() {
     }
 }
 
+#[test]
+fn deferred_bytes_that_do_not_hide_are_exposed_one_step_later() {
+    let found = slow(|world| train(&world, osp(BudgetRule::fixed(1.0)), 1, Duration::ZERO));
+    for stats in found {
+        assert!(stats.deferred_share() > 0.8, "{}", stats.deferred_share());
+        assert!(stats.bst().p50 > Duration::from_millis(70), "{:?}", stats.bst());
+    }
+}
+
 /// 20 ms of computation would hide 40 kB; here 120 ms hide all, up to the cap.
 #[test]
 fn the_budget_is_what_the_measured_link_hides() {
     let rule = BudgetRule::LossDriven { smoothing: 0.0, rise: 0.1 };
-    let found = slow(|world| train(&world, osp(rule), 4));
+    let found = slow(|world| train(&world, osp(rule), 4, COMPUTE));
     for stats in found {
         // The last epoch had the budget of the third's end: 3/4 of what may be deferred.
         let share = stats.deferred_share();

@@ -91,6 +91,8 @@ fn train(
             .step(&mut views_mut(&mut parameters), &views(&gradients), 0.125, 1.0)
             .expect("a step");
         assert_eq!(report.step, step + 1);
+        let waits = report.rs + report.ics_wait + report.pull_wait + report.check_wait;
+        assert_eq!(report.exposed, waits);
         assert!(report.exposed <= report.total);
         assert_eq!(report.bytes_important + report.bytes_deferred, 4 * 497);
         all.push(parameters.clone());

@@ -60,13 +60,7 @@ pub(super) fn finish_sleep<C: Counts>(counts: &C, me: u32) {
 }
 
 #[cold]
-fn wake<C: Counts>(
-    counts: &C,
-    me: u32,
-    stage: usize,
-    sleepers: u64,
-    mut ring: impl FnMut(u32),
-) {
+fn wake<C: Counts>(counts: &C, me: u32, stage: usize, sleepers: u64, mut ring: impl FnMut(u32)) {
     for member in (0..counts.size()).filter(|member| *member != me) {
         let bit = 1 << member;
         if sleepers & bit == 0 {
