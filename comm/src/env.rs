@@ -21,6 +21,7 @@ pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
     /// This process's.
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
     pub fn current() -> Self {
         Self(
             std::env::vars_os()
@@ -144,7 +145,9 @@ impl Place {
         }
         let mut local_rank = None;
         for name in local_names {
-            local_rank = local_rank.or(env.parsed(name)?);
+            if local_rank.is_none() {
+                local_rank = env.parsed(name)?;
+            }
         }
         Ok(Some(Self { rank, world_size, local_rank, launcher, ..Self::alone() }))
     }
@@ -157,7 +160,8 @@ impl Place {
         let port = env.parsed::<u16>("MASTER_PORT")?;
         let address = env.text("MASTER_ADDR").map(str::to_owned);
         let derived = derived_meeting(env, self.launcher);
-        self.master_addr = match address.or(derived.as_ref().map(|(host, _)| host.clone())) {
+        self.master_addr = match address.or_else(|| derived.as_ref().map(|(host, _)| host.clone()))
+        {
             Some(address) => address,
             None => {
                 return Err(Error::new(
@@ -180,7 +184,7 @@ impl Place {
         self.master_port = env
             .parsed::<u16>("SYNCLINE_PORT")?
             .or(port)
-            .or(derived.map(|(_, port)| port))
+            .or_else(|| derived.map(|(_, port)| port))
             .ok_or_else(|| {
                 Error::new(ErrorKind::Config, "MASTER_ADDR is set, MASTER_PORT is not")
                     .hint("set MASTER_PORT to a free port of rank 0's host")
@@ -197,7 +201,7 @@ fn derived_meeting(env: &Environment, launcher: &str) -> Option<(String, u16)> {
         "Open MPI" => {
             let all_local =
                 env.text("OMPI_COMM_WORLD_LOCAL_SIZE") == env.text("OMPI_COMM_WORLD_SIZE");
-            let job = env.text("PMIX_NAMESPACE").or(env.text("OMPI_MCA_ess_base_jobid"))?;
+            let job = env.text("PMIX_NAMESPACE").or_else(|| env.text("OMPI_MCA_ess_base_jobid"))?;
             all_local.then(|| (local, port_from(job)))
         }
         // hydra's proxy is the parent of all its ranks.
@@ -210,11 +214,11 @@ fn derived_meeting(env: &Environment, launcher: &str) -> Option<(String, u16)> {
             let (job, step) = (env.text("SLURM_JOB_ID")?, env.text("SLURM_STEP_ID")?);
             let port = port_from(&format!("{job}.{step}"));
             let one_node =
-                env.text("SLURM_STEP_NUM_NODES").or(env.text("SLURM_NNODES")) == Some("1");
+                env.text("SLURM_STEP_NUM_NODES").or_else(|| env.text("SLURM_NNODES")) == Some("1");
             let host = if one_node {
                 local
             } else {
-                first_host(env.text("SLURM_STEP_NODELIST").or(env.text("SLURM_NODELIST"))?)
+                first_host(env.text("SLURM_STEP_NODELIST").or_else(|| env.text("SLURM_NODELIST"))?)
             };
             Some((host, port))
         }

@@ -55,7 +55,9 @@ impl HostReport {
 }
 
 fn limit(resource: rustix::process::Resource) -> String {
-    rustix::process::getrlimit(resource).current.map_or("unlimited".into(), |n| n.to_string())
+    rustix::process::getrlimit(resource)
+        .current
+        .map_or_else(|| "unlimited".into(), |n| n.to_string())
 }
 
 /// Whether ranks of this host may share memory, and read one another's.

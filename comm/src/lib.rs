@@ -11,7 +11,7 @@
 //! # }
 //! ```
 //!
-//! - **Start.** `syncline run -n 4 -- program`, torchrun, srun, mpirun, or by hand: [`env`].
+//! - **Start.** `syncline run -n 4 -- program`, torchrun, srun, mpirun, or by hand: [`mod@env`].
 //! - **Threads.** A [`Communicator`] is `Send + Sync` and cheap to clone. The thread that waits
 //!   for a result does the work; a background thread works only while started operations are in
 //!   flight and nobody waits. No signal handler is installed, no allocator hooked, no affinity

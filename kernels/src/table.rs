@@ -2,6 +2,10 @@
 //!
 //! Owns the choice and every check of arguments, so that the variants need none. Never computes.
 //! Called through the functions at the crate's root; tests and benches ask for a table by name.
+//!
+//! Invariant of the `unsafe` here: a variant's functions are called only after the processor was
+//! asked
+//! for every feature they are compiled with.
 
 use core::fmt;
 use std::sync::OnceLock;

@@ -138,7 +138,7 @@ impl Communicator {
         root: Rank,
     ) -> Result<()> {
         let shape = Shape::uniform(output.len() as u64).with_root(root);
-        let input = self.from_root(Kind::Scatter, root, input)?;
+        let input = self.of_root(Kind::Scatter, root, input)?;
         self.blocking::<T>(Kind::Scatter, None, shape, input, lend_mut(output))
     }
 
@@ -154,7 +154,7 @@ impl Communicator {
         root: Rank,
     ) -> Result<()> {
         let shape = Shape::per_rank(wide(counts)).with_root(root);
-        let input = self.from_root(Kind::Scatter, root, input)?;
+        let input = self.of_root(Kind::Scatter, root, input)?;
         self.blocking::<T>(Kind::Scatter, None, shape, input, lend_mut(output))
     }
 
@@ -272,7 +272,7 @@ impl Communicator {
         }
     }
 
-    fn from_root<T: Element>(
+    fn of_root<T: Element>(
         &self,
         kind: Kind,
         root: Rank,

@@ -55,7 +55,7 @@ struct Inner {
 }
 
 impl Communicator {
-    /// Joins the job that the launcher's variables describe ([`crate::env`]); a process started
+    /// Joins the job that the launcher's variables describe ([`mod@crate::env`]); a process started
     /// by no launcher is a world of one.
     ///
     /// # Errors

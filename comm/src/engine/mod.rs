@@ -389,7 +389,6 @@ impl Engine {
         if let Some(world_size) = average_over {
             finish_average_bytes(dtype, output.bytes_mut(), world_size);
         }
-        drop(output);
         done.finish(Outcome { fault: None, buffer });
     }
 
@@ -456,8 +455,7 @@ impl Engine {
         self.operations.handle_input(now(), OperationInput::Fault(Arc::clone(&fault)));
         while self.operations.poll_output().is_some() {}
         for running in std::mem::take(&mut self.running).into_values() {
-            let Running { input, output, scratch, buffer, done, .. } = running;
-            drop((input, output, scratch));
+            let Running { buffer, done, .. } = running;
             done.finish(Outcome { fault: Some(Arc::clone(&fault)), buffer });
         }
     }

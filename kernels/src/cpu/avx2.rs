@@ -2,6 +2,11 @@
 //!
 //! Owns this variant's stores past the cache and its conversions of `f16`; everything else is
 //! `fold` and `lane`. Called by `table`, on machines that have every feature listed below only.
+//!
+//! Invariant of the `unsafe` here: instructions beyond the baseline are reached only through the
+//! table
+//! that was chosen after the processor was asked for their features, and every load and store stays
+//! inside the slice it was derived from.
 
 use core::arch::x86_64::{
     __m256, __m256i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128,

@@ -3,6 +3,9 @@
 //! Owns the one place where typed memory is reinterpreted. Never converts or swaps: the bytes are
 //! the elements in the host's order. Called by the typed functions and by callers of the byte
 //! ones.
+//!
+//! Invariant of the `unsafe` here: an `Element` is a number without padding of which every bit
+//! pattern is valid, and a result borrows what it was made from.
 
 use crate::dtype::Element;
 

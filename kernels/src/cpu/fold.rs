@@ -2,8 +2,9 @@
 //!
 //! Owns the order of operations and the blocking; contains no unsafe and no instruction of a
 //! particular machine. Everything is `#[inline(always)]`, so that it takes on the target features
-//! of the function it is written into; `array::map` and the like are not and would not. Never checks lengths: `table` has. Called by the variants
-//! through `kernels_for!`.
+//! of the function it is written into; `array::map` and the like are not and would not. Never
+//! checks
+//! lengths: `table` has. Called by the variants through `kernels_for!`.
 
 use super::lane::Lane;
 use super::number::{Number, Ordered};

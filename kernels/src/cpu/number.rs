@@ -124,15 +124,15 @@ impl<N: Number, const COUNT: usize> Number for [N; COUNT] {
     }
     #[inline(always)]
     fn canonical(mut self) -> Self {
-        for i in 0..COUNT {
-            self[i] = self[i].canonical();
+        for element in &mut self {
+            *element = element.canonical();
         }
         self
     }
     #[inline(always)]
     fn divide(mut self, world_size: u32) -> Self {
-        for i in 0..COUNT {
-            self[i] = self[i].divide(world_size);
+        for element in &mut self {
+            *element = element.divide(world_size);
         }
         self
     }

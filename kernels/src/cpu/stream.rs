@@ -2,6 +2,9 @@
 //!
 //! Owns where such stores may begin and how they are ordered. Never writes to a buffer itself.
 //! Called by `avx2` and `avx512`.
+//!
+//! Invariant of the `unsafe` here: a fence has no operands and touches no memory of its own; it is
+//! part of the baseline of x86-64.
 
 use core::arch::x86_64::_mm_sfence;
 

@@ -4,8 +4,8 @@
 //! Owns one lane of the host's segment per communicator whose members all live here. Never blocks:
 //! the engine polls, and sleeps when nothing moves. Calls of a lane run strictly in order.
 //!
-//! **A call** is cut into chunks ([`shape`]), each of which passes up to three stages
-//! ([`stages`]): copy in, fold, copy out. A member tells how far it is by counters ([`lane`]) and
+//! **A call** is cut into chunks (`shape`), each of which passes up to three stages
+//! (`stages`): copy in, fold, copy out. A member tells how far it is by counters (`lane`) and
 //! begins a stage when all members' counters allow. Two staging buffers per member let it copy
 //! the next chunk in while it waits for the others' parts of this one.
 //!

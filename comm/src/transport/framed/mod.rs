@@ -2,20 +2,20 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | [`channel`] | one stream to one peer: what is posted, held, kept; the frames in and out |
-//! | [`inbound`] | a frame being received |
-//! | [`outbound`] | frames being sent |
-//! | here | all channels of a transport |
+//! | `rail` | one stream to one peer: what is posted, held, kept; the frames in and out |
+//! | `inbound` | a frame being received |
+//! | `outbound` | frames being sent |
+//! | here | all rails of a transport |
 //!
 //! A pair of ranks may have several streams (rails); chunk c of a message travels on rail
 //! `c % rails`, which both sides compute, so each stream matches its messages alone.
 
-mod channel;
 mod inbound;
 mod outbound;
+mod rail;
 
 use super::{Event, Transport, WorkRequest};
-use channel::Channel;
+use rail::Rail;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -63,7 +63,7 @@ pub trait Stream: Send + fmt::Debug {
 #[derive(Debug)]
 struct Peer<S> {
     rank: Rank,
-    rails: Vec<Channel<S>>,
+    rails: Vec<Rail<S>>,
     has_failed: bool,
 }
 
@@ -98,8 +98,8 @@ impl<S: Stream> StreamTransport<S> {
             .map(|(index, (peer, rails))| {
                 assert!(!rails.is_empty(), "rank {peer} has no stream");
                 tokens.extend((0..rails.len()).map(|rail| (index, rail)));
-                let channel = |stream| Channel::new(name, rank, peer, epoch, stream);
-                let rails = rails.into_iter().map(channel).collect();
+                let open = |stream| Rail::new(name, rank, peer, epoch, stream);
+                let rails = rails.into_iter().map(open).collect();
                 Peer { rank: peer, rails, has_failed: false }
             })
             .collect();
@@ -110,7 +110,7 @@ impl<S: Stream> StreamTransport<S> {
 
     /// All streams, for transports that must tell them something.
     pub(crate) fn streams_mut(&mut self) -> impl Iterator<Item = &mut S> {
-        self.peers.iter_mut().flat_map(|peer| &mut peer.rails).map(Channel::stream_mut)
+        self.peers.iter_mut().flat_map(|peer| &mut peer.rails).map(Rail::stream_mut)
     }
 }
 
@@ -166,11 +166,11 @@ impl<S: Stream> Transport for StreamTransport<S> {
 
     fn tell_posted(&mut self) {
         let live = self.peers.iter_mut().filter(|peer| !peer.has_failed);
-        live.flat_map(|peer| &mut peer.rails).for_each(Channel::tell_posted);
+        live.flat_map(|peer| &mut peer.rails).for_each(Rail::tell_posted);
     }
 
     fn is_flushed(&self) -> bool {
-        self.peers.iter().all(|peer| peer.has_failed || peer.rails.iter().all(Channel::is_flushed))
+        self.peers.iter().all(|peer| peer.has_failed || peer.rails.iter().all(Rail::is_flushed))
     }
 
     fn cancel_all(&mut self) {
@@ -180,6 +180,6 @@ impl<S: Stream> Transport for StreamTransport<S> {
     }
 
     fn bytes_copied(&self) -> u64 {
-        self.peers.iter().flat_map(|peer| &peer.rails).map(Channel::bytes_copied).sum()
+        self.peers.iter().flat_map(|peer| &peer.rails).map(Rail::bytes_copied).sum()
     }
 }

@@ -52,7 +52,7 @@ struct Kept {
 
 /// One stream and its messages.
 #[derive(Debug)]
-pub(super) struct Channel<S> {
+pub(super) struct Rail<S> {
     name: &'static str,
     rank: Rank,
     peer: Rank,
@@ -73,7 +73,7 @@ pub(super) struct Channel<S> {
     is_useless: bool,
 }
 
-impl<S: Stream> Channel<S> {
+impl<S: Stream> Rail<S> {
     pub(super) fn new(name: &'static str, rank: Rank, peer: Rank, epoch: u32, stream: S) -> Self {
         Self {
             name,
