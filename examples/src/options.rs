@@ -189,7 +189,7 @@ pub(crate) mod tests {
         let models: Vec<SyncModel> = runs.iter().map(|run| run.model).collect();
         assert_eq!(models, [SyncModel::Bsp, SyncModel::Osp]);
         assert_eq!((runs[0].ranks, runs[0].epochs, runs[0].batch), (4, 25, 32));
-        assert_eq!(runs[0].link_rate.mbps(), Some(200.0));
+        assert_eq!(runs[0].link_rate.mbps(), Some(150.0));
         assert_eq!(options.plot, PathBuf::from("runs/train.svg"));
         assert_eq!(parse("--data mnist").unwrap().runs()[0].epochs, 5);
     }

@@ -169,7 +169,7 @@ fn from_the_command_line_to_table_json_and_plot() {
         assert_eq!(run.accuracy_over_time[1], (run.wall_s, run.final_accuracy));
         assert!(run.final_accuracy > 0.8 && run.samples_per_s > 0.0, "{run:?}");
     }
-    assert!(fs::read_to_string(&plot).unwrap().contains("digits, MLP, 1 rank x batch 16"));
+    assert!(fs::read_to_string(&plot).unwrap().contains("digits, MLP, 1 rank x batch 32"));
     let missing = parse("--quiet --no-plot --json /nonexistent/folder/r.json").unwrap();
     let error = publish(&missing, &report).unwrap_err();
     assert!(error.to_string().starts_with("cannot write /nonexistent/folder/r.json"), "{error}");
