@@ -70,9 +70,6 @@ pub struct Place {
     pub launcher: &'static str,
 }
 
-/// torchrun's agent listens on `MASTER_PORT` itself; the rendezvous goes this many ports up.
-const TORCH_AGENT_PORT_OFFSET: u16 = 17;
-
 impl Place {
     /// From a launcher's variables; a process started by none is a world of one.
     ///
@@ -174,13 +171,11 @@ impl Place {
                 .hint("set MASTER_ADDR and MASTER_PORT to an address and a free port of rank 0"));
             }
         };
+        // torchrun's agent listens on MASTER_PORT itself, and ports near it serve its connections.
         let agent_listens = env.text("TORCHELASTIC_USE_AGENT_STORE") == Some("True");
+        let run = env.text("TORCHELASTIC_RUN_ID").unwrap_or_default();
         let port =
-            port.map(
-                |port| {
-                    if agent_listens { port.wrapping_add(TORCH_AGENT_PORT_OFFSET) } else { port }
-                },
-            );
+            port.map(|p| if agent_listens { port_from(&format!("torchrun {run} {p}")) } else { p });
         self.master_port = env
             .parsed::<u16>("SYNCLINE_PORT")?
             .or(port)
@@ -275,7 +270,8 @@ mod tests {
         assert_eq!((found.rank, found.world_size, found.local_rank), (3, 4, Some(1)));
         assert_eq!((&*found.master_addr, found.master_port), ("10.1.2.3", 29500));
         let agent = [&pairs[..], &[("TORCHELASTIC_USE_AGENT_STORE", "True")]].concat();
-        assert_eq!(place(&agent).unwrap().master_port, 29517);
+        let derived = place(&agent).unwrap().master_port;
+        assert!((20_000..32_000).contains(&derived) && derived != 29500, "{derived}");
     }
 
     #[test]

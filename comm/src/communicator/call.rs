@@ -179,7 +179,7 @@ impl Inner {
                 op: op.unwrap_or(ReduceOp::Sum),
                 average_over: average.then(|| self.world_size()),
                 class: self.class,
-                message: None,
+                endpoint: None,
                 input,
                 output,
                 deadline: now() + self.timeout,

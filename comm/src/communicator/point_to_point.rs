@@ -1,7 +1,7 @@
 //! Send and receive.
 
 use super::{Communicator, Request};
-use crate::engine::{Body, Done, Engine, Launch};
+use crate::engine::{Body, Done, Endpoint, Engine, Launch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{LocalSlice, lend, lend_mut};
 use crate::time::now;
@@ -112,11 +112,15 @@ impl Communicator {
                 op: ReduceOp::Sum,
                 average_over: None,
                 class: inner.class,
-                message: Some(MessageId {
-                    comm: inner.comm,
-                    seq: call.seq,
-                    step: tag | MessageId::POINT_TO_POINT,
-                    chunk: 0,
+                endpoint: Some(Endpoint {
+                    peer: inner.members[peer as usize],
+                    is_send,
+                    message: MessageId {
+                        comm: inner.comm,
+                        seq: call.seq,
+                        step: tag | MessageId::POINT_TO_POINT,
+                        chunk: 0,
+                    },
                 }),
                 input,
                 output,

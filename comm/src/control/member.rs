@@ -20,6 +20,9 @@ use syncline_proto::time::Instant;
 const HUB: Token = Token(0);
 const WAKER: Token = Token(1);
 
+/// How long after a deadline the hub may take to say who missed it.
+const HUB_WORD_TIME: Duration = Duration::from_millis(700);
+
 /// This rank's hold on the control plane.
 #[derive(Debug)]
 pub(crate) struct ControlPlane {
@@ -77,7 +80,8 @@ impl ControlPlane {
     ) -> Result<Vec<Vec<u8>>> {
         let round = self.next_round.fetch_add(1, Ordering::Relaxed);
         self.command(MemberInput::Publish { round, bytes });
-        self.inbox.wait_gathered(round, deadline).map_err(|fault| match fault {
+        // The hub's word, which names who is missing, comes just after the deadline.
+        self.inbox.wait_gathered(round, deadline + HUB_WORD_TIME).map_err(|fault| match fault {
             Some(fault) => Error::from_fault(self.rank, None, fault).context(what),
             None => Error::new(ErrorKind::Timeout, "a rank did not come in time").context(what),
         })

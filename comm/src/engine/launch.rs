@@ -29,6 +29,17 @@ pub(crate) enum Body {
     },
 }
 
+/// This rank's end of a point-to-point message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Endpoint {
+    /// World rank of the other end.
+    pub(crate) peer: Rank,
+    /// Whether this rank sends.
+    pub(crate) is_send: bool,
+    /// Its name; chunk 0.
+    pub(crate) message: MessageId,
+}
+
 /// An operation to start.
 #[derive(Debug)]
 pub(crate) struct Launch {
@@ -42,8 +53,8 @@ pub(crate) struct Launch {
     /// Divide the output by this at the end of a plan.
     pub(crate) average_over: Option<u32>,
     pub(crate) class: Class,
-    /// The name of a point-to-point message; its chunk is filled in.
-    pub(crate) message: Option<MessageId>,
+    /// For point-to-point messages.
+    pub(crate) endpoint: Option<Endpoint>,
     pub(crate) input: LocalSlice,
     pub(crate) output: LocalSlice,
     pub(crate) deadline: Instant,

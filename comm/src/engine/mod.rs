@@ -14,7 +14,7 @@ mod slice;
 
 pub(crate) use done::Done;
 pub(crate) use driver::{Driver, Patience};
-pub(crate) use launch::{Body, Launch};
+pub(crate) use launch::{Body, Endpoint, Launch};
 
 use crate::control::ControlPlane;
 use crate::memory::{LocalSlice, Scratch};
@@ -30,7 +30,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_kernels::{DType, ReduceOp, Stores, copy, finish_average_bytes, reduce_bytes};
-use syncline_proto::call::Call;
+use syncline_proto::call::{Call, RankCall};
 use syncline_proto::collective::machine::{Direction, Transfer};
 use syncline_proto::collective::{Area, Fold, Span, Step};
 use syncline_proto::fault::Fault;
@@ -69,7 +69,7 @@ struct Running {
     /// Divide the output by this at the end.
     average_over: Option<u32>,
     class: Class,
-    message: Option<MessageId>,
+    endpoint: Option<Endpoint>,
     input: LocalSlice,
     output: LocalSlice,
     scratch: LocalSlice,
@@ -169,18 +169,18 @@ impl Engine {
         let op = OpId(self.next_op);
         self.next_op += 1;
         self.counters.operations += 1;
-        if launch.message.is_none() {
+        if launch.endpoint.is_none() {
             self.watch.count_call();
         }
         let done = Arc::new(Done::default());
-        let Launch { call, dtype, op: reduce_op, average_over, class, message, .. } = launch;
+        let Launch { call, dtype, op: reduce_op, average_over, class, endpoint, .. } = launch;
         let mut running = Running {
             call,
             dtype,
             op: reduce_op,
             average_over,
             class,
-            message,
+            endpoint,
             input: launch.input,
             output: launch.output,
             scratch: LocalSlice::empty(),
@@ -284,8 +284,8 @@ impl Engine {
 
     fn handle_event(&mut self, now: Instant, event: Event) {
         match event {
-            Event::Arrived { peer, call, message } if message.is_point_to_point() => {
-                self.check_point_to_point(peer, call, message);
+            Event::Arrived { peer, call, message, is_asked } if message.is_point_to_point() => {
+                self.check_point_to_point(peer, call, message, is_asked);
             }
             Event::Arrived { peer, call, .. } => {
                 self.operations.handle_input(now, OperationInput::Arrived { peer, call });
@@ -307,15 +307,14 @@ impl Engine {
         }
     }
 
-    /// A message for a posted receive of the same name that was another call's.
-    fn check_point_to_point(&mut self, peer: Rank, call: Call, message: MessageId) {
+    /// The other end of a point-to-point message of ours made another call.
+    fn check_point_to_point(&mut self, peer: Rank, call: Call, message: MessageId, is_send: bool) {
+        let wanted = Endpoint { peer, is_send, message: MessageId { chunk: 0, ..message } };
         let mine = self.running.values().find(|running| {
-            running.message.is_some_and(|m| {
-                (m.comm, m.seq, m.step) == (message.comm, message.seq, message.step)
-            }) && running.call.fingerprint != call.fingerprint
+            running.endpoint == Some(wanted) && running.call.fingerprint != call.fingerprint
         });
         if let Some(running) = mine {
-            let other = syncline_proto::call::RankCall { rank: peer, call };
+            let other = RankCall { rank: peer, call };
             self.fail(Arc::new(Fault::mismatch(self.rank, running.call, other)), true);
         }
     }
@@ -341,8 +340,8 @@ impl Engine {
     fn post(&mut self, op: OpId, peer: Rank, transfer: Transfer) {
         let running = &self.running[&op];
         let memory = running.part(transfer.span);
-        let message = match running.message {
-            Some(message) => MessageId { chunk: transfer.chunk, ..message },
+        let message = match running.endpoint {
+            Some(endpoint) => MessageId { chunk: transfer.chunk, ..endpoint.message },
             None => MessageId {
                 comm: running.call.comm,
                 seq: running.call.seq,

@@ -54,7 +54,8 @@ impl Transport for Loopback {
         let ((send, sent, data), (recv, expected, mut sink)) = (send, recv);
         if sent != expected || data.len() != sink.memory.len() {
             let call = Call { comm: message.comm, seq: message.seq, fingerprint: sent };
-            self.events.push(Event::Arrived { peer: self.rank, call, message });
+            let is_asked = false;
+            self.events.push(Event::Arrived { peer: self.rank, call, message, is_asked });
             return;
         }
         sink.fold_in(0, data.bytes());

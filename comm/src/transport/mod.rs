@@ -123,14 +123,17 @@ pub struct WorkRequest {
 /// What happened.
 #[derive(Debug)]
 pub enum Event {
-    /// A message came that no posted receive with that fingerprint waits for.
+    /// A message came that no posted receive with that fingerprint waits for, or a receiver asked
+    /// for one that no such send has.
     Arrived {
         /// World rank.
         peer: Rank,
         /// The sender's call.
         call: Call,
-        /// Which message, to name it in an error.
+        /// Which message.
         message: MessageId,
+        /// Whether the peer asks for the message, rather than sends it.
+        is_asked: bool,
     },
     /// A request is done; its memory is the operation's again.
     Completed(RequestId),

@@ -146,7 +146,7 @@ impl<S: Stream> Rail<S> {
                 Filling::new(id, sink).take(&kept.bytes);
                 self.pending.push(Event::Completed(id));
             } else {
-                self.arrived(message, kept.fingerprint);
+                self.arrived(message, kept.fingerprint, false);
             }
             return;
         }
@@ -271,10 +271,10 @@ impl<S: Stream> Rail<S> {
                 let written = self.outbound.write(&mut self.stream, &mut self.pending);
                 written.map_err(|error| self.failure(&error))?;
             }
-            Some(_) => self.arrived(message, fingerprint),
+            Some(_) => self.arrived(message, fingerprint, true),
             None => {
                 self.cleared.insert(message);
-                self.arrived(message, fingerprint);
+                self.arrived(message, fingerprint, true);
             }
         }
         Ok(())
@@ -294,11 +294,11 @@ impl<S: Stream> Rail<S> {
                 Target::Sink(Filling::new(posted.id, posted.sink))
             }
             Some(false) => {
-                self.arrived(message, fingerprint);
+                self.arrived(message, fingerprint, false);
                 Target::Discard
             }
             None => {
-                self.arrived(message, fingerprint);
+                self.arrived(message, fingerprint, false);
                 if len <= EAGER_MAX_BYTES {
                     Target::Keep { message, fingerprint, bytes: Vec::with_capacity(len) }
                 } else {
@@ -334,9 +334,9 @@ impl<S: Stream> Rail<S> {
         }
     }
 
-    fn arrived(&mut self, message: MessageId, fingerprint: Fingerprint) {
+    fn arrived(&mut self, message: MessageId, fingerprint: Fingerprint, is_asked: bool) {
         let call = Call { comm: message.comm, seq: message.seq, fingerprint };
-        self.pending.push(Event::Arrived { peer: self.peer, call, message });
+        self.pending.push(Event::Arrived { peer: self.peer, call, message, is_asked });
     }
 
     fn header(
