@@ -19,7 +19,7 @@ use crate::model::{self, Action, Event, Job, ReduceId, StepEnded, SyncModel, Ten
 use crate::report::{RunStats, StepReport};
 use crate::server::shard::Shard;
 use crate::server::wire::HEADER_WORDS;
-use crate::server::{PUSH_TAG, REPLY_TAG, Server};
+use crate::server::{MAX_RANKS, Server, push_tag, reply_tag};
 
 /// Keeps the parameters of all ranks together while they train.
 ///
@@ -277,6 +277,10 @@ impl Exchange {
         };
         let shards = match config.model {
             ModelKind::Asp(_) => {
+                if urgent.world_size() > MAX_RANKS {
+                    let reason = format!("ASP serves at most {MAX_RANKS} ranks");
+                    return Err(Error::Config { reason });
+                }
                 let communicator = urgent.duplicate(Class::Urgent)?;
                 Some(Shards::new(communicator, config, layout, parameters))
             }
@@ -398,16 +402,18 @@ impl Shards {
             };
             self.state = ShardState::Served(Server::start(&self.communicator, shard)?);
         }
-        let index = server as usize;
+        let (rank, index) = (self.communicator.rank(), server as usize);
         // The reply goes where the last message came from; that was sent before it was answered.
         let last = self.sent[index].take().map(Request::wait).transpose()?;
         if replies {
             let words = HEADER_WORDS + self.lens[index];
             let buffer = last.unwrap_or_else(|| vec![0; words]);
-            let reply = self.communicator.start_recv(buffer, server, REPLY_TAG)?;
+            let tag = reply_tag(server, rank);
+            let reply = self.communicator.start_recv(buffer, server, tag)?;
             self.replies[index] = Some(reply);
         }
-        self.sent[index] = Some(self.communicator.start_send(message, server, PUSH_TAG)?);
+        let tag = push_tag(rank, server);
+        self.sent[index] = Some(self.communicator.start_send(message, server, tag)?);
         Ok(())
     }
 

@@ -198,7 +198,7 @@ fn variants() -> Vec<(&'static str, ModelKind)> {
             "OSP slices 50 %, LGP local",
             osp(OspConfig { budget: BudgetRule::Fixed { share: 0.5, warmup_epochs: 1 }, ..sliced }),
         ),
-        ("OSP slices, loss-driven 0.5", osp(defaults)),
+        ("OSP slices, loss-driven 0.3", osp(defaults)),
         ("OSP slices, loss-driven 0.9", osp(OspConfig { budget, ..defaults })),
     ]
 }

@@ -19,10 +19,13 @@
 //! **End.** A peer's end or a broken connection is one [`Event::Failed`] for that peer; other
 //! peers go on. Requests to a failed peer stay until `cancel_all`.
 
-pub mod framed;
+#[cfg(test)]
+mod conformance;
+
 pub mod loopback;
 pub mod paced;
 pub mod shm;
+pub mod stream;
 pub mod tcp;
 
 use crate::memory::LocalSlice;

@@ -1,7 +1,7 @@
 //! A pair of rings to one peer, as a byte stream.
 //!
 //! Owns the copies in and out of the rings and the ringing of the peer's bell. Knows nothing of
-//! messages: `super::super::framed` does. Never blocks.
+//! messages: `super::super::stream` does. Never blocks.
 //!
 //! Invariant of the `unsafe` here: the ranges come from [`Producer::room`] and
 //! [`Consumer::filled`], which give out only bytes inside the ring that are this end's until it
@@ -11,7 +11,7 @@ use super::bell::{Word, must_ring, ring};
 use super::layout::PAD;
 use super::ring::{Consumer, Corrupt, Producer, Words};
 use super::segment::NodeSegment;
-use crate::transport::framed::Stream;
+use crate::transport::stream::Stream;
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;

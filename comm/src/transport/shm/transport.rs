@@ -4,9 +4,10 @@
 //! tells peers when it is needed. What messages are is the framing's business.
 
 use super::bell::{lower, raise, silence};
+use super::cma::Puller;
 use super::segment::NodeSegment;
 use super::stream::RingStream;
-use crate::transport::framed::StreamTransport;
+use crate::transport::stream::StreamTransport;
 use crate::transport::{Event, Transport, WorkRequest};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
@@ -40,11 +41,19 @@ pub fn transport(
     assert_eq!(ranks.len(), segment.local_size() as usize, "world ranks of the host");
     let me = segment.local_index();
     assert_eq!(ranks[me as usize], rank, "world rank of local rank {me}");
-    let others = (0..).zip(ranks).filter(|(local, _)| *local != me);
+    let others: Vec<(u32, Rank)> = (0..).zip(ranks).filter(|(local, _)| *local != me).collect();
     let links = others
-        .map(|(local, peer)| (peer, vec![RingStream::new(Arc::clone(&segment), local)]))
+        .iter()
+        .map(|&(local, peer)| (peer, vec![RingStream::new(Arc::clone(&segment), local)]))
         .collect();
-    ShmTransport { streams: StreamTransport::new("shm", 0, rank, epoch, links), segment }
+    let mut streams = StreamTransport::new("shm", 0, rank, epoch, links);
+    for (local, peer) in others {
+        // Lending needs no permission of ours: a peer that can fetch says so when it asks.
+        if let Some(puller) = Puller::probe(&segment, local) {
+            streams.set_puller(peer, Box::new(puller));
+        }
+    }
+    ShmTransport { streams, segment }
 }
 
 impl Transport for ShmTransport {

@@ -1,8 +1,12 @@
 //! A slow network, played on a fast transport, so that a laptop can show what waiting costs.
 //!
-//! Models this rank's network card: one queue for all peers, `rate` bytes per second of messages
-//! and their headers, full duplex, urgent messages before background ones; then `latency`. The
+//! Models this rank's network card: one queue for all peers, `bytes_per_s` of messages and their
+//! headers, full duplex, urgent messages before background ones, one message at a time; then
+//! `latency`. A send is handed to the inner transport when its last byte would arrive. The
 //! receiver's card is not modelled, so many senders to one rank are not slowed by one another.
+//!
+//! Owns the sends that have not arrived yet. The card works while nobody looks: a poll that comes
+//! late does not lower the rate, but what it hands over is late by as much.
 
 use super::{Class, Event, Transport, Work, WorkRequest};
 use std::collections::VecDeque;
@@ -19,16 +23,20 @@ pub struct Paced {
     latency: Duration,
     /// When the card has sent all it was given.
     free_at: Instant,
+    /// Waiting for the card, with the time they were posted.
     urgent: VecDeque<(Instant, WorkRequest)>,
     background: VecDeque<(Instant, WorkRequest)>,
-    /// Sent, and due at the other end.
+    /// Sent, or being sent, and due at the other end.
     flying: VecDeque<(Instant, WorkRequest)>,
 }
 
 impl Paced {
-    /// `bytes_per_s` must be positive.
+    /// Over `inner`, whose other end sees messages after their time on the wire and `latency`.
+    ///
+    /// # Panics
+    /// If `bytes_per_s` is not positive.
     pub fn new(inner: Box<dyn Transport>, bytes_per_s: f64, latency: Duration) -> Self {
-        assert!(bytes_per_s > 0.0, "a link moves something");
+        assert!(bytes_per_s > 0.0, "{bytes_per_s} bytes/s: a link moves something");
         Self {
             inner,
             bytes_per_s,
@@ -40,21 +48,20 @@ impl Paced {
         }
     }
 
-    /// Puts on the wire what the card has time for by `now`.
+    /// Puts on the wire what the card has begun by `now`.
     fn transmit(&mut self, now: Instant) {
         while self.free_at <= now {
             let next = self.urgent.pop_front().or_else(|| self.background.pop_front());
             let Some((posted, request)) = next else { return };
-            // However late we look, the card went on when it was free and had something.
             let start = self.free_at.max(posted);
-            let bytes = request_bytes(&request) + FrameHeader::BYTES;
+            let bytes = send_bytes(&request) + FrameHeader::BYTES;
             self.free_at = start + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s);
             self.flying.push_back((self.free_at + self.latency, request));
         }
     }
 }
 
-fn request_bytes(request: &WorkRequest) -> usize {
+fn send_bytes(request: &WorkRequest) -> usize {
     match &request.work {
         Work::Recv(_) => 0,
         Work::Send(data) => data.len(),
@@ -67,10 +74,14 @@ impl Transport for Paced {
     }
 
     fn post(&mut self, now: Instant, request: WorkRequest) {
-        match (&request.work, request.class) {
-            (Work::Recv(_), _) => return self.inner.post(now, request),
-            (Work::Send(_), Class::Background) => self.background.push_back((now, request)),
-            (Work::Send(_), Class::Urgent) => self.urgent.push_back((now, request)),
+        if matches!(request.work, Work::Recv(_)) {
+            return self.inner.post(now, request);
+        }
+        // What the card has begun by now, an urgent message no longer overtakes.
+        self.transmit(now);
+        match request.class {
+            Class::Background => self.background.push_back((now, request)),
+            Class::Urgent => self.urgent.push_back((now, request)),
         }
         self.transmit(now);
     }
@@ -80,7 +91,6 @@ impl Transport for Paced {
         self.transmit(now);
         while let Some((_, request)) = self.flying.pop_front_if(|(due, _)| *due <= now) {
             self.inner.post(now, request);
-            self.transmit(now);
             moved = true;
         }
         moved | self.inner.poll(now, events)
@@ -88,8 +98,8 @@ impl Transport for Paced {
 
     fn next_timeout(&self) -> Option<Instant> {
         let due = self.flying.front().map(|(due, _)| *due);
-        let waits = !(self.urgent.is_empty() && self.background.is_empty());
-        let card = waits.then_some(self.free_at);
+        let is_waiting = !(self.urgent.is_empty() && self.background.is_empty());
+        let card = is_waiting.then_some(self.free_at);
         due.into_iter().chain(card).chain(self.inner.next_timeout()).min()
     }
 
@@ -131,3 +141,6 @@ impl Transport for Paced {
         self.inner.bytes_copied()
     }
 }
+
+#[cfg(test)]
+mod tests;
