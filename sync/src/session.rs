@@ -19,7 +19,7 @@ use crate::model::{self, Action, Event, Job, ReduceId, StepEnded, SyncModel, Ten
 use crate::report::{RunStats, StepReport};
 use crate::server::shard::Shard;
 use crate::server::wire::HEADER_WORDS;
-use crate::server::{MAX_RANKS, Server, push_tag, reply_tag};
+use crate::server::{PUSH_TAG, REPLY_TAG, Server};
 
 /// Keeps the parameters of all ranks together while they train.
 ///
@@ -45,8 +45,8 @@ use crate::server::{MAX_RANKS, Server, push_tag, reply_tag};
 /// ```
 ///
 /// Every method but the getters is collective: all ranks call it, in the same order, as often.
-/// (ASP's steps do not wait for other ranks, but their number between two drains is no rank's own
-/// affair either, if they are to end together.) After an error the session is finished.
+/// Only ASP's steps and epochs are not: its ranks may make different numbers of steps between two
+/// drains. After an error, but for wrong arguments, the session is finished.
 #[derive(Debug)]
 pub struct Session {
     model: Box<dyn SyncModel>,
@@ -277,10 +277,6 @@ impl Exchange {
         };
         let shards = match config.model {
             ModelKind::Asp(_) => {
-                if urgent.world_size() > MAX_RANKS {
-                    let reason = format!("ASP serves at most {MAX_RANKS} ranks");
-                    return Err(Error::Config { reason });
-                }
                 let communicator = urgent.duplicate(Class::Urgent)?;
                 Some(Shards::new(communicator, config, layout, parameters))
             }
@@ -402,18 +398,16 @@ impl Shards {
             };
             self.state = ShardState::Served(Server::start(&self.communicator, shard)?);
         }
-        let (rank, index) = (self.communicator.rank(), server as usize);
+        let index = server as usize;
         // The reply goes where the last message came from; that was sent before it was answered.
         let last = self.sent[index].take().map(Request::wait).transpose()?;
         if replies {
             let words = HEADER_WORDS + self.lens[index];
             let buffer = last.unwrap_or_else(|| vec![0; words]);
-            let tag = reply_tag(server, rank);
-            let reply = self.communicator.start_recv(buffer, server, tag)?;
+            let reply = self.communicator.start_recv(buffer, server, REPLY_TAG)?;
             self.replies[index] = Some(reply);
         }
-        let tag = push_tag(rank, server);
-        self.sent[index] = Some(self.communicator.start_send(message, server, tag)?);
+        self.sent[index] = Some(self.communicator.start_send(message, server, PUSH_TAG)?);
         Ok(())
     }
 

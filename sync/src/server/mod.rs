@@ -21,19 +21,10 @@ use crate::error::{Error, Result};
 use shard::{Handled, Shard};
 use wire::{HEADER_WORDS, Header};
 
-/// Ranks that a tag can name.
-pub(crate) const MAX_RANKS: u32 = 1 << 15;
-
-/// Tag of the messages from a worker to a shard. Tags name both ends, so that messages of
-/// different lengths, as uneven shards have, never share one.
-pub(crate) fn push_tag(worker: u32, server: u32) -> u32 {
-    worker << 15 | server
-}
-
-/// Tag of the messages from a shard to a worker.
-pub(crate) fn reply_tag(server: u32, worker: u32) -> u32 {
-    push_tag(server, worker) | 1 << 30
-}
+/// Tag of messages to a shard.
+pub(crate) const PUSH_TAG: u32 = 1;
+/// Tag of messages to a worker.
+pub(crate) const REPLY_TAG: u32 = 2;
 
 /// A shard that a thread of this process serves.
 #[derive(Debug)]
@@ -72,8 +63,7 @@ impl Drop for Server {
         let mut message = Vec::new();
         wire::encode(Header::Stop, std::iter::repeat_n(0.0, self.shard_len), &mut message);
         // Either fails only if the communicator did, which ends the thread as well.
-        let _ =
-            self.communicator.start_send(message, rank, push_tag(rank, rank)).map(Request::wait);
+        let _ = self.communicator.start_send(message, rank, PUSH_TAG).map(Request::wait);
         let _ = thread.join();
     }
 }
@@ -81,8 +71,7 @@ impl Drop for Server {
 /// The thread: one receive per worker that is not done, served in the order of arrival.
 fn serve(communicator: &Communicator, mut shard: Shard) -> Result<Shard> {
     let words = HEADER_WORDS + shard.parameters().len();
-    let rank = communicator.rank();
-    let receive = |worker, buffer| communicator.start_recv(buffer, worker, push_tag(worker, rank));
+    let receive = |worker, buffer| communicator.start_recv(buffer, worker, PUSH_TAG);
     let mut replies: Vec<Option<Request<u32>>> = Vec::new();
     let mut workers = Vec::new();
     let mut requests = Vec::new();
@@ -99,7 +88,7 @@ fn serve(communicator: &Communicator, mut shard: Shard) -> Result<Shard> {
         match shard.handle_message(worker, &mut message)? {
             Handled::Done => {}
             Handled::Reply => {
-                let sent = communicator.start_send(message, worker, reply_tag(rank, worker))?;
+                let sent = communicator.start_send(message, worker, REPLY_TAG)?;
                 // A worker pushes when it has the last reply, so that was sent long ago.
                 let buffer = match replies[worker as usize].replace(sent) {
                     Some(last) => last.wait()?,

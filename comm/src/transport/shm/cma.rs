@@ -89,12 +89,6 @@ fn other(what: &str) -> io::Error {
     io::Error::other(what.to_owned())
 }
 
-impl crate::transport::stream::Puller for Puller {
-    fn read(&mut self, address: u64, into: &mut [u8]) -> io::Result<()> {
-        self.pull(address, into)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,10 +8,11 @@
 //! commits or releases them.
 
 use super::bell::{Word, must_ring, ring};
+use super::cma::Puller;
 use super::layout::PAD;
 use super::ring::{Consumer, Corrupt, Producer, Words};
 use super::segment::NodeSegment;
-use crate::transport::stream::Stream;
+use crate::transport::stream::{self, Stream};
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,6 +39,13 @@ impl RingStream {
         let capacity = segment.layout().ring_bytes;
         let (producer, consumer) = (Producer::new(capacity), Consumer::new(capacity));
         Self { segment, peer, producer, consumer, saw_end: false }
+    }
+
+    /// This end takes back all memory it has lent: what the peer fetches from now on, it must not
+    /// believe.
+    pub(super) fn withdraw(&self) {
+        withdrawn(&self.segment, self.segment.local_index(), self.peer).publish(1);
+        AtomicU64::fence();
     }
 
     /// Whether anything this end waits for has happened since it last looked.
@@ -157,6 +165,28 @@ impl Stream for RingStream {
     }
 }
 
+/// Fetches what a peer of the segment has lent.
+#[derive(Debug)]
+pub(super) struct SegmentPuller {
+    pub(super) puller: Puller,
+    pub(super) segment: Arc<NodeSegment>,
+    /// Local rank of the peer.
+    pub(super) peer: u32,
+}
+
+impl stream::Puller for SegmentPuller {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> io::Result<()> {
+        self.puller.pull(address, into)?;
+        // Looked at after the bytes: if it is not set now, they were the peer's to lend.
+        AtomicU64::fence();
+        let me = self.segment.local_index();
+        if withdrawn(&self.segment, self.peer, me).observe() != 0 {
+            return Err(io::Error::other("the peer has taken back the memory it had lent"));
+        }
+        Ok(())
+    }
+}
+
 impl Drop for RingStream {
     fn drop(&mut self) {
         closed(&self.segment, self.segment.local_index(), self.peer).publish(1);
@@ -170,6 +200,11 @@ fn words(segment: &NodeSegment, from: u32, to: u32) -> Words<'_, AtomicU64> {
     let head = segment.layout().ring_head(from, to);
     let word = |offset| segment.mapping().word(head + offset);
     Words { tail: word(0), is_blocked: word(8), head: word(PAD) }
+}
+
+/// Set once `from` may use the memory it has lent `to` for something else.
+fn withdrawn(segment: &NodeSegment, from: u32, to: u32) -> &AtomicU64 {
+    segment.mapping().word(segment.layout().ring_head(from, to) + 24)
 }
 
 /// Not 0 once the producer is gone.

@@ -6,7 +6,7 @@
 use super::bell::{lower, raise, silence};
 use super::cma::Puller;
 use super::segment::NodeSegment;
-use super::stream::RingStream;
+use super::stream::{RingStream, SegmentPuller};
 use crate::transport::stream::StreamTransport;
 use crate::transport::{Event, Transport, WorkRequest};
 use mio::unix::SourceFd;
@@ -50,7 +50,8 @@ pub fn transport(
     for (local, peer) in others {
         // Lending needs no permission of ours: a peer that can fetch says so when it asks.
         if let Some(puller) = Puller::probe(&segment, local) {
-            streams.set_puller(peer, Box::new(puller));
+            let segment = Arc::clone(&segment);
+            streams.set_puller(peer, Box::new(SegmentPuller { puller, segment, peer: local }));
         }
     }
     ShmTransport { streams, segment }
@@ -105,10 +106,66 @@ impl Transport for ShmTransport {
     }
 
     fn cancel_all(&mut self) {
+        self.streams.streams_mut().for_each(|stream| stream.withdraw());
         self.streams.cancel_all();
     }
 
     fn bytes_copied(&self) -> u64 {
         self.streams.bytes_copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::conformance::{self, Ends};
+    use crate::transport::shm::layout::Layout;
+    use crate::transport::stream::Stream;
+
+    const RANKS: [Rank; 2] = [4, 7];
+
+    fn transports(layout: Layout) -> [ShmTransport; 2] {
+        let mut segments = NodeSegment::for_threads_of(layout).unwrap().into_iter();
+        RANKS.map(|rank| transport(Arc::new(segments.next().unwrap()), RANKS.to_vec(), rank, 1))
+    }
+
+    fn ends(layout: Layout) -> Ends {
+        Ends::two(RANKS, transports(layout).map(|end| -> Box<dyn Transport> { Box::new(end) }))
+    }
+
+    #[test]
+    fn conforms() {
+        conformance::check_all(|| ends(Layout::fit(2, u64::MAX).unwrap()));
+    }
+
+    #[test]
+    fn conforms_with_tiny_rings() {
+        let layout = Layout { local_size: 2, ring_bytes: 256, chunk_bytes: 4096 };
+        conformance::check_all(|| ends(layout));
+    }
+
+    #[test]
+    fn a_sleeper_is_rung_for_a_message_and_stays_awake_for_one_that_came() {
+        let [mut first, mut second] = transports(Layout::fit(2, u64::MAX).unwrap());
+        let rings = |transport: &ShmTransport| {
+            let bell = transport.segment.bell(transport.segment.local_index());
+            rustix::io::read(bell, &mut [0; 8]).is_ok()
+        };
+        let send = |transport: &mut ShmTransport| {
+            let stream = transport.streams.streams_mut().next().unwrap();
+            stream.write_vectored(&[io::IoSlice::new(b"x")]).unwrap();
+        };
+        send(&mut first);
+        assert!(!second.prepare_sleep(), "something came");
+        second.finish_sleep();
+        assert!(second.prepare_sleep(), "it has been looked at");
+        assert!(!rings(&second));
+        send(&mut first);
+        assert!(rings(&second));
+        send(&mut first);
+        assert!(!rings(&second), "one ring is enough");
+        second.finish_sleep();
+        send(&mut first);
+        assert!(!rings(&second), "nobody sleeps");
     }
 }

@@ -5,11 +5,11 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | [`rail`] | one stream to one peer: the two halves below on one stream, and its end |
-//! | [`sending`] | messages this rank sends: held, cleared, lent; credit spent |
-//! | [`receiving`] | messages it receives: posted, kept, offered, pulled; credit returned |
-//! | [`outbound`] | frames being written: the queues and the vectored write |
-//! | [`inbound`] | the frame being read, and how its payload is folded in |
+//! | `rail` | one stream to one peer: the two halves below on one stream, and its end |
+//! | `sending` | messages this rank sends: held, cleared, lent; credit spent |
+//! | `receiving` | messages it receives: posted, kept, offered, pulled; credit returned |
+//! | `outbound` | frames being written: the queues and the vectored write |
+//! | `inbound` | the frame being read, and how its payload is folded in |
 //! | here | all rails of a transport |
 //!
 //! A pair of ranks may have several streams (rails). Chunk c of a message travels on rail
@@ -19,7 +19,7 @@
 //!
 //! | frame | from | means |
 //! |---|---|---|
-//! | `Data`, offset 0 | sender | an eager message: at most [`EAGER_MAX_BYTES`], unasked, for credit |
+//! | `Data`, offset 0 | sender | an eager message: at most `EAGER_MAX_BYTES`, unasked, for credit |
 //! | `Data`, offset 1 | sender | a message that `ClearToSend` asked for |
 //! | `Pull`, offset 0 | sender | an offer: I hold this message, ask for it |
 //! | `Pull`, else | sender | in place of `Data`: fetch it at this address of my process |
@@ -28,11 +28,11 @@
 //! | `Ack`, len > 0 | receiver | I have fetched it |
 //! | `Ack`, len 0 | receiver | credit: `offset` is the cost of all eager messages taken so far |
 //!
-//! A message of more than [`EAGER_MAX_BYTES`] waits (`held`) for its `ClearToSend`, so its bytes
+//! A message of more than `EAGER_MAX_BYTES` waits (`held`) for its `ClearToSend`, so its bytes
 //! go straight to their place. A smaller one is sent at once, at a cost of its bytes and
-//! [`MESSAGE_COST`], while the sender has credit; the receiver gives credit back as receives take
+//! `MESSAGE_COST`, while the sender has credit; the receiver gives credit back as receives take
 //! messages. Without credit it is held too, and offered. A large message that nobody has asked
-//! for in [`OFFER_AFTER`] is offered as well: its receiver may have posted something small under
+//! for in `OFFER_AFTER` is offered as well: its receiver may have posted something small under
 //! its name, never ask, and must see that the two calls differ.
 //!
 //! **Nothing locks up.** What a peer can have unposted here is bounded by its credit, so a stream
