@@ -1,8 +1,8 @@
 //! Ranks of one host, through memory they share.
 //!
 //! One segment per host: rings for messages ([`transport()`]), and staging for collectives that
-//! need no messages at all (`crate::offload::node`). The memory is an anonymous file that travels by
-//! descriptor, so nothing is left behind by a process that is killed.
+//! need no messages at all (`crate::offload::node`). The memory is an anonymous file that travels
+//! by descriptor, so nothing is left behind by a process that is killed.
 //!
 //! Invariant of the `unsafe` below: what peers write into the segment is only ever read through
 //! atomics, or through pointers whose range this process computed itself and which the protocol's
