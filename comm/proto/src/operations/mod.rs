@@ -114,6 +114,8 @@ pub struct Operations {
     /// Calls running or finished lately, to check arrivals against.
     calls: BTreeMap<(CommId, u64), Fingerprint>,
     history: VecDeque<(CommId, u64)>,
+    /// The highest collective begun on each communicator: what is much older is forgotten.
+    newest: BTreeMap<CommId, u64>,
     /// Arrivals that no call here has claimed yet.
     early: BTreeMap<(CommId, u64), Vec<RankCall>>,
     fault: Option<Arc<Fault>>,
@@ -128,6 +130,7 @@ impl Operations {
             running: BTreeMap::new(),
             calls: BTreeMap::new(),
             history: VecDeque::new(),
+            newest: BTreeMap::new(),
             early: BTreeMap::new(),
             fault: None,
             outputs: VecDeque::new(),
@@ -168,6 +171,8 @@ impl Operations {
         let is_collective = call.fingerprint.kind != CollectiveKind::SendRecv as u8;
         if is_collective {
             self.calls.insert((call.comm, call.seq), call.fingerprint);
+            let newest = self.newest.entry(call.comm).or_default();
+            *newest = call.seq.max(*newest);
         }
         self.running.insert(
             op,
@@ -202,6 +207,8 @@ impl Operations {
         let theirs = RankCall { rank: peer, call };
         match self.calls.get(&key) {
             Some(fingerprint) => self.compare(Call { fingerprint: *fingerprint, ..call }, theirs),
+            // A late word about a call that all have long finished.
+            None if self.newest.get(&call.comm).is_some_and(|newest| call.seq <= *newest) => {}
             None => {
                 let early = self.early.entry(key).or_default();
                 if !early.contains(&theirs) {

@@ -129,3 +129,23 @@ fn rank_lists_are_short() {
     assert_eq!(RankList(&[3]).to_string(), "rank 3");
     assert_eq!(RankList(&[1, 2, 3, 7]).to_string(), "ranks 1-3, 7");
 }
+
+#[test]
+fn late_words_about_forgotten_calls_leave_nothing_behind() {
+    let mut operations = Operations::new(0);
+    for seq in 0..600 {
+        operations.handle_input(Instant::ZERO, start(seq, seq, 4));
+        for output in drain(&mut operations) {
+            if let OperationOutput::Post { op, transfer, .. } = output {
+                operations.handle_input(Instant::ZERO, OperationInput::Completed { op, transfer });
+            }
+        }
+    }
+    drain(&mut operations);
+    for seq in 0..600 {
+        let input = OperationInput::Arrived { peer: 5, call: call(seq, 4) };
+        operations.handle_input(Instant::ZERO, input);
+    }
+    assert!(operations.early.is_empty() && operations.fault().is_none());
+    assert!(operations.calls.len() <= HISTORY + 1);
+}
