@@ -7,7 +7,7 @@ use syncline_sim::{Scenario, run};
 const USAGE: &str = "usage: sim SEED [--trace] | sim --seeds FROM..TO";
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--").collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let (seeds, trace) = match words[..] {
         ["--seeds", range] => match parse(range) {
