@@ -142,6 +142,19 @@ fn fold_sources<L: Lane, O: FoldLane<L>>(target: &mut [u8], sources: &[&[u8]], s
         let range = start..start + target.len();
         return into::<L, O>(target, &a[range.clone()], &b[range]);
     }
+    // Elements that are not widened need no registers of their own: a block of the target stays in
+    // the nearest cache while source after source is folded in, by loops as plain as any.
+    if size_of::<L::Raw>() == size_of::<L::Wide>() {
+        for (index, block) in target.chunks_mut(BLOCK_BYTES).enumerate() {
+            let start = start + index * BLOCK_BYTES;
+            let range = start..start + block.len();
+            into::<L, O>(block, &sources[0][range.clone()], &sources[1][range.clone()]);
+            for source in &sources[2..] {
+                in_place::<L, O>(block, &source[range.clone()]);
+            }
+        }
+        return;
+    }
     // A pack is as wide as two to four vectors already.
     if L::Held::PACKED {
         fold_tiles::<L::Held, O, 2>(target, sources, start);
