@@ -37,6 +37,8 @@ impl Cluster {
                     .env("MASTER_ADDR", "127.0.0.1")
                     .env("MASTER_PORT", port.to_string())
                     .env("SYNCLINE_JOB_SECRET", "c0".repeat(32))
+                    // Writing a backtrace may take a loaded machine seconds.
+                    .env("RUST_BACKTRACE", "0")
                     .envs(variables.iter().map(|(k, v)| (*k, v.as_str())))
                     .stdin(Stdio::null())
                     .stdout(Stdio::piped())

@@ -19,6 +19,7 @@ struct Heard {
     left: Vec<(Rank, Instant)>,
     all_left: bool,
     table: Vec<Standing>,
+    table_at: Option<Instant>,
 }
 
 /// Written by the member thread, read by everybody else.
@@ -71,7 +72,9 @@ impl Inbox {
     }
 
     pub(super) fn put_table(&self, table: Vec<Standing>) {
-        self.lock().table = table;
+        let mut heard = self.lock();
+        heard.table = table;
+        heard.table_at = Some(now());
     }
 
     /// From now on news ring this bell.
@@ -100,8 +103,15 @@ impl Inbox {
     }
 
     /// What the hub knew of everybody lately.
+    /// Silence since then is the hub's, and so rank 0's.
     pub(crate) fn table(&self) -> Vec<Standing> {
-        self.lock().table.clone()
+        let heard = self.lock();
+        let mut table = heard.table.clone();
+        if let (Some(hub), Some(at)) = (table.first_mut(), heard.table_at) {
+            let silence = u32::try_from(now().since(at).as_millis()).unwrap_or(u32::MAX);
+            hub.age_ms = hub.age_ms.max(silence);
+        }
+        table
     }
 
     /// Waits until all have left, or a fault, or the deadline. Whether all have.

@@ -19,8 +19,10 @@ use syncline_proto::id::{CommId, MessageId, OpId, Rank};
 use syncline_proto::time::Instant;
 
 /// A test that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(1);
+/// When an engine that sees nothing move tells of its receives.
+const STALL: Duration = Duration::from_millis(100);
 
 /// The two ends of one pair of ranks, or one transport that is both.
 #[derive(Debug)]
@@ -30,11 +32,12 @@ pub(crate) struct Ends {
     polls: Vec<mio::Poll>,
     ranks: [Rank; 2],
     now: Instant,
+    moved_at: Instant,
     next_op: u64,
     /// Requests completed, in order.
     pub(crate) completed: Vec<u64>,
-    /// Who saw it, and what.
-    pub(crate) arrived: Vec<(usize, Call, MessageId)>,
+    /// Who saw it, what, and whether it was asked for.
+    pub(crate) arrived: Vec<(usize, Call, MessageId, bool)>,
     pub(crate) failed: Vec<(usize, PeerFailure)>,
 }
 
@@ -61,6 +64,7 @@ impl Ends {
             polls,
             ranks,
             now: Instant(1),
+            moved_at: Instant(1),
             next_op: 0,
             completed: Vec::new(),
             arrived: Vec::new(),
@@ -126,18 +130,24 @@ impl Ends {
             moved |= transport.poll(self.now, &mut events);
             for event in events {
                 match event {
-                    Event::Arrived { call, message, peer, .. } => {
-                        assert_eq!(peer, self.ranks[if self.ranks[0] == peer { 0 } else { 1 }]);
-                        self.arrived.push((end, call, message));
+                    Event::Arrived { peer, call, message, is_asked } => {
+                        assert_eq!(peer, self.ranks[1 - end]);
+                        self.arrived.push((end, call, message, is_asked));
                     }
                     Event::Completed(id) => self.completed.push(id.op.0),
                     Event::Failed(failure) => self.failed.push((end, failure)),
                 }
             }
         }
-        if !moved {
+        if moved {
+            self.moved_at = self.now;
+        } else {
             self.look();
             std::thread::yield_now();
+        }
+        if self.now.since(self.moved_at) >= STALL {
+            self.moved_at = self.now;
+            self.transports.iter_mut().flatten().for_each(|t| t.tell_posted());
         }
         moved
     }
@@ -245,10 +255,12 @@ pub(crate) fn check_all(make: impl Fn() -> Ends) {
         [("small", 10, 20), ("large", 90_000, 80_000), ("more", 90_000, 20), ("less", 20, 90_000)]
     {
         for order in Order::ALL {
-            mismatch_is_reported_and_not_folded(make(), case, order, sent, expected);
+            for tag in [3, 3 | MessageId::POINT_TO_POINT] {
+                mismatch_is_reported_and_not_folded(make(), case, order, tag, [sent, expected]);
+                mismatch_is_reported_and_not_folded(make(), case, order, tag, [sent, sent]);
+            }
             lengths_that_differ_are_a_failure(make(), case, order, sent, expected);
         }
-        mismatch_is_reported_and_not_folded(make(), case, Order::RecvFirst, sent, sent);
     }
     cancelled_memory_is_not_touched(&make);
     if make().is_same() {
@@ -260,7 +272,7 @@ pub(crate) fn check_all(make: impl Fn() -> Ends) {
 
 /// Which side of a message is posted first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Order {
+enum Order {
     /// And has crossed before the receive is posted, if it can.
     SendFirst,
     /// And the sender knows, if it can, before it posts.
@@ -270,36 +282,38 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    pub(crate) const ALL: [Self; 3] = [Self::SendFirst, Self::RecvFirst, Self::Together];
+    const ALL: [Self; 3] = [Self::SendFirst, Self::RecvFirst, Self::Together];
 }
 
-pub(crate) fn transfer(ends: &mut Ends, seq: u64, data: &[u8], memory: &mut [u8], order: Order) {
-    let message = message(seq, data.len() as u64);
-    let ops = match order {
-        Order::SendFirst | Order::Together => {
-            let send = ends.send(0, message, data);
-            if order == Order::SendFirst {
-                ends.settle();
-            }
-            [send, ends.recv(1, message, memory, SinkFold::Replace)]
-        }
-        Order::RecvFirst => {
-            let recv = ends.recv(1, message, memory, SinkFold::Replace);
-            ends.settle();
-            [recv, ends.send(0, message, data)]
-        }
-    };
-    ends.finish("a message", &ops);
+fn post_both(
+    ends: &mut Ends,
+    message: Message,
+    data: &[u8],
+    memory: &mut [u8],
+    order: Order,
+) -> [u64; 2] {
+    if order == Order::RecvFirst {
+        let recv = ends.recv(1, message, memory, SinkFold::Replace);
+        ends.settle();
+        return [recv, ends.send(0, message, data)];
+    }
+    let send = ends.send(0, message, data);
+    if order == Order::SendFirst {
+        ends.settle();
+    }
+    [send, ends.recv(1, message, memory, SinkFold::Replace)]
 }
 
-pub(crate) fn both_orders(mut ends: Ends, sizes: &[usize]) {
+fn both_orders(mut ends: Ends, sizes: &[usize]) {
     let mut random = Random::new(1);
     let mut seq = 0;
     for size in sizes {
         for order in Order::ALL {
             let data = random.bytes(*size);
             let mut memory = vec![0; *size];
-            transfer(&mut ends, seq, &data, &mut memory, order);
+            let message = message(seq, *size as u64);
+            let ops = post_both(&mut ends, message, &data, &mut memory, order);
+            ends.finish("a message", &ops);
             assert!(memory == data, "{size} bytes, {order:?}");
             seq += 1;
         }
@@ -307,15 +321,15 @@ pub(crate) fn both_orders(mut ends: Ends, sizes: &[usize]) {
     assert!(ends.transport(0).is_flushed() && ends.transport(1).is_flushed());
 }
 
-pub(crate) fn eager_in_both_orders(ends: Ends) {
+fn eager_in_both_orders(ends: Ends) {
     both_orders(ends, &[0, 1, 7, 64, 4095, 4096, 4097, EAGER_MAX_BYTES]);
 }
 
-pub(crate) fn large_in_both_orders(ends: Ends) {
+fn large_in_both_orders(ends: Ends) {
     both_orders(ends, &[EAGER_MAX_BYTES + 1, 65_536, 100_001, 1 << 20, (3 << 20) + 5]);
 }
 
-pub(crate) fn many_interleaved(mut ends: Ends) {
+fn many_interleaved(mut ends: Ends) {
     const MESSAGES: usize = 120;
     let mut random = Random::new(2);
     let sizes: Vec<usize> = (0..MESSAGES)
@@ -350,7 +364,7 @@ pub(crate) fn many_interleaved(mut ends: Ends) {
     assert!(memory == data, "messages got mixed up");
 }
 
-pub(crate) fn reductions(mut ends: Ends) {
+fn reductions(mut ends: Ends) {
     let mut random = Random::new(3);
     for (seq, dtype) in DType::ALL.into_iter().enumerate() {
         for (part, count) in [1, 333, 9001, 70_001].into_iter().enumerate() {
@@ -369,7 +383,7 @@ pub(crate) fn reductions(mut ends: Ends) {
 }
 
 /// Sends of both ranks may have one name: who sends is part of it.
-pub(crate) fn same_name_both_ways(mut ends: Ends) {
+fn same_name_both_ways(mut ends: Ends) {
     if ends.is_same() {
         return;
     }
@@ -387,11 +401,16 @@ pub(crate) fn same_name_both_ways(mut ends: Ends) {
         ops.push(ends.recv(1, there, &mut at_b, SinkFold::Replace));
         ends.finish("both ways", &ops);
         assert!(at_a == b && at_b == a);
+        // What was told early says which direction it is about.
+        for (end, call, _, is_asked) in &ends.arrived {
+            let direction = if (*end == 0) == *is_asked { there } else { back };
+            assert_eq!(call.fingerprint, direction.fingerprint, "{:?}", ends.arrived);
+        }
     }
 }
 
 /// Much more unposted than is kept: both sides go on, and other messages pass.
-pub(crate) fn control_is_not_stuck_behind_what_nobody_has_posted(mut ends: Ends) {
+fn control_is_not_stuck_behind_what_nobody_has_posted(mut ends: Ends) {
     const MESSAGES: usize = 700;
     let mut random = Random::new(5);
     let data = random.bytes(EAGER_MAX_BYTES);
@@ -427,16 +446,17 @@ pub(crate) fn control_is_not_stuck_behind_what_nobody_has_posted(mut ends: Ends)
     assert_eq!(memory, last);
 }
 
-pub(crate) fn mismatch_is_reported_and_not_folded(
+fn mismatch_is_reported_and_not_folded(
     mut ends: Ends,
     case: &str,
     order: Order,
-    sent: usize,
-    expected: usize,
+    tag: u32,
+    [sent, expected]: [usize; 2],
 ) {
     let data = vec![7; sent];
     let mut memory = vec![9; expected];
-    let (mine, theirs) = (message(1, 1000), message(1, 1001));
+    let (mut mine, mut theirs) = (message(1, 1000), message(1, 1001));
+    (mine.id.step, theirs.id.step) = (tag, tag);
     let fold = SinkFold::Reduce(DType::U8, ReduceOp::Sum);
     let post = |ends: &mut Ends, memory: &mut [u8], what: bool| match what {
         true => ends.send(0, mine, &data),
@@ -448,22 +468,23 @@ pub(crate) fn mismatch_is_reported_and_not_folded(
     }
     let early = ends.arrived.len();
     let last = post(&mut ends, &mut memory, order == Order::RecvFirst);
-    let what = format!("mismatch, {case}, {order:?}");
+    let what = format!("mismatch, {case}, {order:?}, tag {tag:#x}");
     ends.run(&what, |ends| {
         assert!(ends.failed.is_empty(), "{what}: {:?}", ends.failed);
-        let saw = |count| ends.arrived.iter().any(|(_, call, _)| call.fingerprint.count == count);
+        let saw = |count| ends.arrived.iter().any(|(_, call, ..)| call.fingerprint.count == count);
         ends.arrived.len() > early && (saw(1000) || saw(1001))
     });
     ends.idle(500);
-    assert!(early <= 1, "{what}: told {early} times while nothing was posted");
+    assert!(early <= 1, "{what}: told {early} times while one side was posted");
     let recv = if order == Order::RecvFirst { last - 1 } else { last };
     assert!(!ends.completed.contains(&recv), "{what}: the receive completed");
     assert!(memory.iter().all(|byte| *byte == 9), "{what}: memory was touched");
-    for (end, call, id) in &ends.arrived {
+    for (end, call, id, is_asked) in &ends.arrived {
         // Each side is told the other's call; who is its own peer may be told either.
         let wrong = if *end == 0 { 1000 } else { 1001 };
         assert!(ends.is_same() || call.fingerprint.count != wrong, "{what}: told its own call");
         assert_eq!((*id, call.seq), (mine.id, 1), "{what}");
+        assert!(ends.is_same() || *is_asked == (*end == 0), "{what}: end {end} is told wrongly");
     }
     for end in [0, 1] {
         let times = ends.arrived.iter().filter(|(e, ..)| *e == end).count();
@@ -471,7 +492,7 @@ pub(crate) fn mismatch_is_reported_and_not_folded(
     }
 }
 
-pub(crate) fn lengths_that_differ_are_a_failure(
+fn lengths_that_differ_are_a_failure(
     mut ends: Ends,
     case: &str,
     order: Order,
@@ -480,21 +501,7 @@ pub(crate) fn lengths_that_differ_are_a_failure(
 ) {
     let data = vec![7; sent];
     let mut memory = vec![9; expected];
-    let message = message(1, 0);
-    match order {
-        Order::RecvFirst => {
-            ends.recv(1, message, &mut memory, SinkFold::Replace);
-            ends.settle();
-            ends.send(0, message, &data);
-        }
-        Order::SendFirst | Order::Together => {
-            ends.send(0, message, &data);
-            if order == Order::SendFirst {
-                ends.settle();
-            }
-            ends.recv(1, message, &mut memory, SinkFold::Replace);
-        }
-    }
+    post_both(&mut ends, message(1, 0), &data, &mut memory, order);
     let what = format!("lengths, {case}, {order:?}");
     ends.run(&what, |ends| !ends.failed.is_empty());
     let (_, failure) = &ends.failed[0];
@@ -507,7 +514,7 @@ pub(crate) fn lengths_that_differ_are_a_failure(
     assert!(per_end(0) <= 1 && per_end(1) <= 1, "{what}: {:?}", ends.failed);
 }
 
-pub(crate) fn cancelled_memory_is_not_touched(make: &impl Fn() -> Ends) {
+fn cancelled_memory_is_not_touched(make: &impl Fn() -> Ends) {
     for steps in 0..12 {
         for cancelled in [0, 1] {
             let mut ends = make();
@@ -537,14 +544,14 @@ pub(crate) fn cancelled_memory_is_not_touched(make: &impl Fn() -> Ends) {
             } else {
                 drop(data);
                 ends.idle(300);
-                let mixed = memory.iter().flatten().all(|byte| [1, 6].contains(byte));
-                assert!(mixed, "something else than the data arrived after {steps} steps");
+                let is_right = memory.iter().flatten().all(|byte| [1, 6].contains(byte));
+                assert!(is_right, "not the data, after {steps} steps");
             }
         }
     }
 }
 
-pub(crate) fn urgent_overtakes_background(mut ends: Ends) {
+fn urgent_overtakes_background(mut ends: Ends) {
     const MESSAGES: usize = 48;
     let data = vec![3; 1 << 20];
     let mut memory = vec![vec![0; data.len()]; MESSAGES];
@@ -558,9 +565,8 @@ pub(crate) fn urgent_overtakes_background(mut ends: Ends) {
     ends.idle(3);
     let urgent = message(1000, 1);
     let mut first = vec![0; 1000];
-    ops.push(ends.recv(1, urgent, &mut first, SinkFold::Replace));
-    let recv = ops[ops.len() - 1];
-    ops.push(ends.send(0, urgent, &data[..1000]));
+    let recv = ends.recv(1, urgent, &mut first, SinkFold::Replace);
+    ops.extend([recv, ends.send(0, urgent, &data[..1000])]);
     ops.extend(&background);
     ends.finish("urgent and background", &ops);
     let place = ends.completed.iter().position(|op| *op == recv);
@@ -569,18 +575,14 @@ pub(crate) fn urgent_overtakes_background(mut ends: Ends) {
     assert!(first == data[..1000] && memory.iter().all(|memory| *memory == data));
 }
 
-pub(crate) fn the_peers_end_is_told_once(mut ends: Ends) {
+fn the_peers_end_is_told_once(mut ends: Ends) {
     let data = vec![4; 20_000];
-    let mut memory = vec![0; data.len()];
-    let mut never = vec![0; 10];
+    let (mut memory, mut never) = (vec![0; data.len()], vec![0; 10]);
     let lost = ends.recv(1, message(2, 1), &mut never, SinkFold::Replace);
     let sent = ends.send(0, message(1, 1), &data);
     ends.finish("the last message", &[sent]);
-    let deadline = now() + PATIENCE;
-    while !ends.transport(0).is_flushed() {
-        ends.step();
-        assert!(now() < deadline);
-    }
+    ends.settle();
+    assert!(ends.transport(0).is_flushed());
     ends.transports[0] = None;
     let recv = ends.recv(1, message(1, 1), &mut memory, SinkFold::Replace);
     ends.run("the peer's end", |ends| !ends.failed.is_empty());

@@ -87,11 +87,17 @@ impl Default for Pace {
     }
 }
 
+/// Silence that is worth a word.
+const SILENT_MS: u32 = 1200;
+
 /// Who is behind, in words, from the hub's table; empty when the table says nothing.
 pub fn verdict(table: &[Standing], me: Rank) -> String {
     use core::fmt::Write as _;
     let most = table.iter().map(|s| s.calls).max().unwrap_or(0);
-    let behind = table.iter().zip(0..).filter(|(s, rank)| *rank != me && s.calls < most);
+    // Who is behind, or has not been heard of for several beats though it began as many calls.
+    let behind = table.iter().zip(0..).filter(|(s, rank)| {
+        *rank != me && (s.calls < most || (s.age_ms > SILENT_MS && !s.has_left))
+    });
     let mut text = String::new();
     for (standing, rank) in behind.take(8) {
         text.push_str(if text.is_empty() { "behind: " } else { ", " });

@@ -4,7 +4,6 @@
 //! matching. Called by the rail.
 
 use super::Stream;
-use crate::memory::LocalSlice;
 use crate::transport::{RequestId, Sink, SinkFold};
 use std::io;
 use syncline_proto::call::Fingerprint;
@@ -117,10 +116,5 @@ impl Filling {
     /// So many bytes of [`Filling::direct`] are filled.
     pub(super) fn skip(&mut self, count: usize) {
         self.offset += count;
-    }
-
-    /// Gives up the memory.
-    pub(super) fn release(&mut self) {
-        self.sink.memory = LocalSlice::empty();
     }
 }

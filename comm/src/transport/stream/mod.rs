@@ -48,6 +48,8 @@ mod outbound;
 mod rail;
 mod receiving;
 mod sending;
+#[cfg(test)]
+mod tests;
 
 use super::{Event, Transport, WorkRequest};
 use rail::Rail;

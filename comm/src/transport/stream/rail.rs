@@ -300,9 +300,6 @@ impl<S: Stream> Rail<S> {
         self.port.events.clear();
         self.breach = None;
         if let Inbound::Payload(target, _) = &mut self.inbound {
-            if let Target::Sink(filling) = target {
-                filling.release();
-            }
             *target = Target::Discard;
         }
     }
