@@ -50,7 +50,7 @@ impl SessionSynchroniser {
             SyncModel::Bsp => ModelKind::Bsp,
             SyncModel::Osp => ModelKind::Osp(OspConfig::default()),
         };
-        let optimiser = Sgd { momentum: spec.momentum, ..Sgd::default() };
+        let optimiser = Sgd { momentum: spec.momentum, ..Sgd::default() }.into();
         Ok(Self {
             is_paced: config.pacing.is_some(),
             communicator: Communicator::connect(config)?,

@@ -10,7 +10,7 @@ use crate::layout::{ELEMENT_BYTES, Granularity};
 use crate::model::osp::budget::BudgetRule;
 use crate::model::osp::correction::Lgp;
 pub use crate::model::osp::{GibLag, OspConfig};
-use crate::optimiser::Sgd;
+use crate::optimiser::Optimiser;
 
 /// Settings of a session; they must be the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,7 +18,11 @@ pub struct SessionConfig {
     /// The sync model.
     pub model: ModelKind,
     /// How gradients become updates.
-    pub optimiser: Sgd,
+    pub optimiser: Optimiser,
+    /// Largest norm of an averaged gradient over all tensors; a longer one is scaled down to it.
+    /// Under OSP, deferred slices count with their last known gradient; under the server models,
+    /// each worker clips its own gradient.
+    pub clip_norm: Option<f32>,
     /// Fixes whatever the model draws at random.
     pub seed: u64,
     /// Steps from one comparison of all replicas to the next; 0 for none. A comparison reads the
@@ -28,7 +32,13 @@ pub struct SessionConfig {
 
 impl Default for SessionConfig {
     fn default() -> Self {
-        Self { model: ModelKind::Bsp, optimiser: Sgd::default(), seed: 0, check_every: 100 }
+        Self {
+            model: ModelKind::Bsp,
+            optimiser: Optimiser::default(),
+            clip_norm: None,
+            seed: 0,
+            check_every: 100,
+        }
     }
 }
 
@@ -116,10 +126,9 @@ impl SessionConfig {
     /// # Errors
     /// [`Error::Config`] that names the first setting that cannot.
     pub fn validate(&self) -> Result<()> {
-        let Sgd { momentum, weight_decay } = self.optimiser;
-        require((0.0..1.0).contains(&momentum), "momentum lies in 0..1", momentum)?;
-        let is_decay = weight_decay.is_finite() && weight_decay >= 0.0;
-        require(is_decay, "weight decay is not negative", weight_decay)?;
+        self.optimiser.validate()?;
+        let limit = self.clip_norm.unwrap_or(1.0);
+        require(limit.is_finite() && limit > 0.0, "the clipped norm is above 0", limit)?;
         match &self.model {
             ModelKind::Asp(_) | ModelKind::Bsp => Ok(()),
             ModelKind::Osp(osp) => validate_osp(osp),
@@ -162,6 +171,7 @@ fn require(holds: bool, rule: &str, value: impl std::fmt::Display) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::optimiser::Sgd;
 
     #[test]
     fn defaults_are_valid() {
@@ -191,7 +201,7 @@ mod tests {
             let error = config.validate().unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
-        let optimiser = Sgd { momentum: 1.0, weight_decay: 0.0 };
+        let optimiser = Sgd { momentum: 1.0, ..Sgd::default() }.into();
         let error = SessionConfig { optimiser, ..Default::default() }.validate().unwrap_err();
         assert!(error.to_string().contains("momentum"), "{error}");
     }

@@ -34,9 +34,9 @@ pub use layout::{Granularity, Layout, TensorSpec};
 pub use model::osp::budget::{BudgetRule, Ceiling, Decision, Limit, UmaxModel};
 pub use model::osp::correction::Lgp;
 pub use model::osp::importance::Importance;
-pub use optimiser::Sgd;
+pub use optimiser::{Adam, Moments, Optimiser, Sgd, StepSize};
 pub use report::{RunStats, StepReport, Summary};
-pub use session::Session;
+pub use session::{Session, Switch, SwitchReport};
 
 pub use syncline_comm as comm;
 pub use syncline_comm::{

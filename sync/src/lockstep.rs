@@ -11,7 +11,9 @@ use std::time::Duration;
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
 use crate::layout::{ELEMENT_BYTES, Layout, TensorSpec};
-use crate::model::{self, Action, Event, Job, ReduceId, StepEnded, SyncModel, Tensors, Timing};
+use crate::model::{
+    self, Action, Event, Job, Memory, ReduceId, StepEnded, SyncModel, Tensors, Timing,
+};
 use crate::server::shard::Shard;
 
 /// What computing and moving cost, for models that tune themselves by it.
@@ -66,7 +68,8 @@ impl Lockstep {
         let granularity = config.model.granularity();
         Ok(Self::with_models(config, world_size, parameters, |job, tensors| {
             let layout = Layout::new(&specs(parameters), granularity);
-            model::build(config, job, layout, tensors)
+            let memory = Memory::new(&config.optimiser, layout.len());
+            model::build(config, job, layout, tensors, memory)
         }))
     }
 }
@@ -83,7 +86,8 @@ impl<M: SyncModel> Lockstep<M> {
         let flat = parameters.concat();
         let shard = |rank: u32| {
             let range = layout.shard(rank as usize, world_size as usize);
-            Shard::new(rank, world_size, config.optimiser, flat[range].to_vec())
+            let memory = Memory::new(&config.optimiser, range.len());
+            Shard::new(rank, world_size, config.optimiser, flat[range].to_vec(), memory)
         };
         let replica = |rank| {
             let mut parameters = parameters.clone();

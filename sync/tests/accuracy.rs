@@ -124,8 +124,8 @@ fn train(digits: &Digits, model: ModelKind, setting: Setting, seed: u64) -> (f64
     random.shuffle(&mut order);
     let (order, test) = order.split_at_mut(TRAIN);
     let start = initial(&mut random);
-    let optimiser = Sgd { momentum: 0.9, weight_decay: 0.0 };
-    let config = SessionConfig { model, optimiser, seed, check_every: 0 };
+    let optimiser = Sgd::default().into();
+    let config = SessionConfig { model, optimiser, seed, check_every: 0, clip_norm: None };
     let mut job = Lockstep::new(&config, ranks, &start).expect("valid settings");
     let zeros: TensorList = start.iter().map(|tensor| vec![0.0; tensor.len()]).collect();
     let mut gradients = vec![zeros; ranks as usize];

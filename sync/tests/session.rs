@@ -26,7 +26,7 @@ fn osp(share: f64) -> OspConfig {
 }
 
 fn config(model: ModelKind) -> SessionConfig {
-    SessionConfig { model, optimiser: Sgd::default(), seed: 3, check_every: 3 }
+    SessionConfig { model, seed: 3, check_every: 3, ..SessionConfig::default() }
 }
 
 fn models() -> Vec<ModelKind> {
@@ -182,7 +182,7 @@ fn one_rank_alone_is_plain_sgd_to_the_bit() {
 fn asp_applies_each_gradient_exactly_once() {
     for pull in [Pull::AfterPush, Pull::NextStep] {
         let model = ModelKind::Asp(AspConfig { pull, rate: AspRate::PerPush });
-        let optimiser = Sgd { momentum: 0.0, weight_decay: 0.0 };
+        let optimiser = Sgd { momentum: 0.0, ..Sgd::default() }.into();
         let config = SessionConfig { model, optimiser, ..config(model) };
         // Ranks do not even do equally many steps.
         let steps = |rank: u32| 5 + 3 * u64::from(rank);
@@ -225,7 +225,7 @@ fn asp_applies_each_gradient_exactly_once() {
 fn one_rate_means_the_same_to_asp_as_to_the_average() {
     let config = |rate| {
         let model = ModelKind::Asp(AspConfig { rate, ..AspConfig::default() });
-        let optimiser = Sgd { momentum: 0.0, weight_decay: 0.0 };
+        let optimiser = Sgd { momentum: 0.0, ..Sgd::default() }.into();
         SessionConfig { model, optimiser, ..config(model) }
     };
     let distance = |rate| {

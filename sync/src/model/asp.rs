@@ -21,6 +21,7 @@ use super::{Action, Event, Job, StepEnded, SyncModel, Tensors, Traffic};
 use crate::config::{AspConfig, AspRate, Pull};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::optimiser::{clip_scale, sum_of_squares};
 use crate::server::wire::{self, Header};
 
 /// Asynchronous parallel: one worker.
@@ -78,11 +79,12 @@ impl Asp {
             AspRate::PerPush => ended.learning_rate,
             AspRate::PerRound => ended.learning_rate / self.job.world_size as f32,
         };
+        let scale = clip(tensors.gradients, self.job.clip_norm);
         for (server, view) in (0..).zip(&mut self.shards) {
             let range = self.layout.shard(server as usize, self.job.world_size as usize);
             let parts = self.layout.parts(range);
-            let values =
-                parts.flat_map(|part| &tensors.gradients[part.tensor][part.within()]).copied();
+            let gradients = parts.flat_map(|part| &tensors.gradients[part.tensor][part.within()]);
+            let values = gradients.map(|value| value * scale);
             let header = Header::Push {
                 worker: self.job.rank,
                 clock: self.clock,
@@ -220,19 +222,32 @@ impl SyncModel for Asp {
     }
 }
 
+/// What a worker multiplies its own gradient with, so that its norm keeps the limit.
+fn clip(gradients: &[&[f32]], limit: Option<f32>) -> f32 {
+    if limit.is_none() {
+        return 1.0;
+    }
+    let squares: f64 = gradients.iter().map(|gradient| sum_of_squares(gradient)).sum();
+    clip_scale(squares.sqrt(), limit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::{ModelKind, SessionConfig};
     use crate::layout::{Granularity, TensorSpec};
     use crate::lockstep::{Lockstep, TensorList};
-    use crate::optimiser::Sgd;
+    use crate::optimiser::{MomentsMut, Optimiser, Sgd, StepSize};
 
     const LENS: [usize; 3] = [10, 3, 8];
 
+    fn optimiser() -> Optimiser {
+        Sgd { momentum: 0.5, ..Sgd::default() }.into()
+    }
+
     fn lockstep(pull: Pull, ranks: u32, start: &TensorList) -> Lockstep<Asp> {
         let asp = AspConfig { pull, rate: AspRate::PerPush };
-        let optimiser = Sgd { momentum: 0.5, weight_decay: 0.0 };
+        let optimiser = optimiser();
         let model = ModelKind::Asp(asp);
         let config = SessionConfig { model, optimiser, ..SessionConfig::default() };
         Lockstep::with_models(&config, ranks, start, |job, _| {
@@ -258,12 +273,8 @@ mod tests {
             let rank = random.usize(0..3);
             let gradients = random_list(&mut random);
             asp.step_alone(rank, &gradients, 0.25).unwrap();
-            Sgd { momentum: 0.5, weight_decay: 0.0 }.step(
-                &mut w,
-                &mut v,
-                &gradients.concat(),
-                0.25,
-            );
+            let moments = MomentsMut { first: &mut v, second: &mut [] };
+            optimiser().step(&mut w, moments, &gradients.concat(), StepSize::new(0.25, 0));
             assert_eq!(asp.parameters(rank).concat(), w);
             assert_eq!(asp.model(rank).staleness(), behind[rank]);
             behind.iter_mut().for_each(|count| *count += 1);
@@ -289,8 +300,8 @@ mod tests {
             let before = w.clone();
             let gradients = random_list(&mut random);
             asp.step_alone(0, &gradients, 0.25).unwrap();
-            let sgd = Sgd { momentum: 0.5, weight_decay: 0.0 };
-            sgd.step(&mut w, &mut v, &gradients.concat(), 0.25);
+            let moments = MomentsMut { first: &mut v, second: &mut [] };
+            optimiser().step(&mut w, moments, &gradients.concat(), StepSize::new(0.25, 0));
             assert_eq!(asp.parameters(0).concat(), before);
             assert_eq!(asp.model(0).staleness(), u64::from(step > 1));
         }

@@ -1,6 +1,6 @@
 //! BSP: all ranks average all gradients after each step, and wait for it.
 //!
-//! Owns the velocity. The parameters are the trainer's own, the same on every rank. Never lets a
+//! Owns the optimiser's memory. The parameters are the trainer's own, the same on every rank. Never lets a
 //! rank go on before the last byte is there: bucketed reductions during the backward pass, which
 //! would hide a part, are not made yet. Built by [`super::build`].
 //!
@@ -10,14 +10,15 @@ use std::collections::VecDeque;
 
 use super::check::{self, Fingerprint};
 use super::osp::budget::Decision;
-use super::{Action, Event, Job, SyncModel, Tensors, Traffic};
-use crate::layout::{ELEMENT_BYTES, Layout};
+use super::{Action, Event, Job, Memory, SyncModel, Tensors, Traffic};
+use crate::layout::ELEMENT_BYTES;
+use crate::optimiser::{Moments, StepSize, clip_scale, sum_of_squares};
 
 /// Bulk synchronous parallel.
 #[derive(Debug)]
 pub struct Bsp {
     job: Job,
-    velocity: Vec<f32>,
+    memory: Memory,
     /// Finished steps.
     step: u64,
     learning_rate: f32,
@@ -29,27 +30,33 @@ pub struct Bsp {
 
 impl Bsp {
     /// A model at rest.
-    pub fn new(job: Job, layout: &Layout) -> Self {
+    pub fn new(job: Job, memory: Memory) -> Self {
         Self {
             job,
-            velocity: vec![0.0; layout.len()],
             step: 0,
             learning_rate: 0.0,
-            buffer: Vec::with_capacity(layout.len()),
+            buffer: Vec::with_capacity(memory.moments.first.len()),
+            memory,
             actions: VecDeque::new(),
             decision: Decision::never(),
         }
     }
 
     fn apply(&mut self, data: Vec<f32>, tensors: &mut Tensors<'_, '_>) {
-        let mut gradient = data.as_slice();
-        let mut velocity = self.velocity.as_mut_slice();
+        let norm = sum_of_squares(&data).sqrt();
+        let size = StepSize {
+            learning_rate: self.learning_rate,
+            gradient_scale: clip_scale(norm, self.job.clip_norm),
+            updates: self.memory.updates,
+        };
+        let mut start = 0;
         for parameters in tensors.parameters.iter_mut() {
-            let (now, later) = gradient.split_at(parameters.len());
-            let (v, rest) = velocity.split_at_mut(parameters.len());
-            self.job.optimiser.step(parameters, v, now, self.learning_rate);
-            (gradient, velocity) = (later, rest);
+            let range = start..start + parameters.len();
+            start = range.end;
+            let moments = self.memory.moments.range_mut(range.clone());
+            self.job.optimiser.step(parameters, moments, &data[range], size);
         }
+        self.memory.updates += 1;
         self.buffer = data;
         self.step += 1;
         if self.job.check_is_due(self.step) {
@@ -88,11 +95,16 @@ impl SyncModel for Bsp {
     }
 
     fn traffic(&self) -> Traffic {
-        let important_bytes = (self.velocity.len() * ELEMENT_BYTES) as u64;
+        let important_bytes = (self.memory.moments.first.len() * ELEMENT_BYTES) as u64;
         Traffic { important_bytes, deferred_bytes: 0 }
     }
 
     fn decision(&self) -> &Decision {
         &self.decision
+    }
+
+    fn take_memory(&mut self) -> Option<Memory> {
+        let empty = Memory { moments: Moments::default(), updates: 0 };
+        Some(std::mem::replace(&mut self.memory, empty))
     }
 }

@@ -29,7 +29,7 @@ pub use osp::Osp;
 use crate::config::{ModelKind, SessionConfig};
 use crate::error::Error;
 use crate::layout::Layout;
-use crate::optimiser::Sgd;
+use crate::optimiser::{Moments, Optimiser};
 use osp::budget::Decision;
 
 /// Names one reduction of one model; the same on every rank.
@@ -201,6 +201,28 @@ pub trait SyncModel: Send + Debug {
 
     /// How many bytes may be deferred now, and why not more.
     fn decision(&self) -> &Decision;
+
+    /// What the optimiser remembers, out of a model at rest after [`Event::Drain`], which is of no
+    /// use then; `None` for models whose parameters a server owns.
+    fn take_memory(&mut self) -> Option<Memory> {
+        None
+    }
+}
+
+/// What an optimiser has to remember from one model to the next.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Memory {
+    /// Of all parameters, flat.
+    pub moments: Moments,
+    /// Updates made so far.
+    pub updates: u64,
+}
+
+impl Memory {
+    /// That of a start from nothing.
+    pub fn new(optimiser: &Optimiser, len: usize) -> Self {
+        Self { moments: Moments::new(optimiser, len), updates: 0 }
+    }
 }
 
 impl<M: SyncModel + ?Sized> SyncModel for Box<M> {
@@ -223,6 +245,10 @@ impl<M: SyncModel + ?Sized> SyncModel for Box<M> {
     fn decision(&self) -> &Decision {
         (**self).decision()
     }
+
+    fn take_memory(&mut self) -> Option<Memory> {
+        (**self).take_memory()
+    }
 }
 
 /// What every model has to know about the job.
@@ -235,7 +261,9 @@ pub struct Job {
     /// Fixes whatever is drawn at random; the same on every rank.
     pub seed: u64,
     /// How gradients become updates.
-    pub optimiser: Sgd,
+    pub optimiser: Optimiser,
+    /// Largest norm of a gradient over all tensors.
+    pub clip_norm: Option<f32>,
     /// Steps from one comparison of all replicas to the next; 0 for none.
     pub check_every: u64,
 }
@@ -243,8 +271,8 @@ pub struct Job {
 impl Job {
     /// The job of a session with `config`.
     pub fn new(rank: u32, world_size: u32, config: &SessionConfig) -> Self {
-        let SessionConfig { optimiser, seed, check_every, .. } = *config;
-        Self { rank, world_size, seed, optimiser, check_every }
+        let SessionConfig { optimiser, clip_norm, seed, check_every, .. } = *config;
+        Self { rank, world_size, seed, optimiser, clip_norm, check_every }
     }
 
     fn check_is_due(&self, step: u64) -> bool {
@@ -252,7 +280,8 @@ impl Job {
     }
 }
 
-/// The model that `config` asks for, on tensors with these initial parameters.
+/// The model that `config` asks for, on tensors with these initial parameters and what the
+/// optimiser remembers of the steps before.
 ///
 /// # Panics
 /// If the tensors are not those of `layout`, or `config` is not valid.
@@ -261,10 +290,11 @@ pub fn build(
     job: Job,
     layout: Layout,
     parameters: &[&mut [f32]],
+    memory: Memory,
 ) -> Box<dyn SyncModel> {
     match &config.model {
         ModelKind::Asp(asp) => Box::new(Asp::new(job, *asp, layout)),
-        ModelKind::Bsp => Box::new(Bsp::new(job, &layout)),
-        ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters)),
+        ModelKind::Bsp => Box::new(Bsp::new(job, memory)),
+        ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters, memory)),
     }
 }

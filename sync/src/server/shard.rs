@@ -1,11 +1,12 @@
-//! One shard of the parameter server: parameters and velocity of a part of the flat space.
+//! One shard of the parameter server: parameters and optimiser's memory of a part of the flat space.
 //!
 //! Owns the order in which pushes are applied: that of their arrival, each at once, whole. Never
 //! communicates: a message goes in, and with a push a reply comes out. Called by the server's
 //! thread, and by the lockstep harness.
 
 use crate::error::{Error, Result};
-use crate::optimiser::Sgd;
+use crate::model::Memory;
+use crate::optimiser::{Moments, Optimiser, StepSize};
 
 use super::wire::{self, Header};
 
@@ -13,9 +14,10 @@ use super::wire::{self, Header};
 #[derive(Debug)]
 pub struct Shard {
     rank: u32,
-    optimiser: Sgd,
+    optimiser: Optimiser,
     parameters: Vec<f32>,
-    velocity: Vec<f32>,
+    /// Of this part of the parameters, and the updates before this shard's first.
+    memory: Memory,
     /// Pushes applied.
     version: u64,
     /// Room for one gradient.
@@ -26,11 +28,21 @@ pub struct Shard {
 
 impl Shard {
     /// A shard on `rank`, for as many workers as there are ranks.
-    pub fn new(rank: u32, world_size: u32, optimiser: Sgd, parameters: Vec<f32>) -> Self {
+    ///
+    /// # Panics
+    /// If the memory is not that of as many parameters.
+    pub fn new(
+        rank: u32,
+        world_size: u32,
+        optimiser: Optimiser,
+        parameters: Vec<f32>,
+        memory: Memory,
+    ) -> Self {
+        assert_eq!(parameters.len(), memory.moments.first.len(), "the moments of this shard");
         Self {
             rank,
             optimiser,
-            velocity: vec![0.0; parameters.len()],
+            memory,
             version: 0,
             gradient: Vec::with_capacity(parameters.len()),
             done: vec![false; world_size as usize],
@@ -61,8 +73,9 @@ impl Shard {
             Header::Push { clock, learning_rate, .. } => {
                 self.gradient.clear();
                 self.gradient.extend(values);
-                let Self { parameters, velocity, gradient, .. } = self;
-                self.optimiser.step(parameters, velocity, gradient, learning_rate);
+                let size = StepSize::new(learning_rate, self.updates());
+                let Self { parameters, memory, gradient, .. } = self;
+                self.optimiser.step(parameters, memory.moments.all_mut(), gradient, size);
                 self.version += 1;
                 let header = Header::Reply { server: self.rank, clock, version: self.version };
                 wire::encode(header, self.parameters.iter().copied(), message);
@@ -94,6 +107,16 @@ impl Shard {
         &self.parameters
     }
 
+    /// What the optimiser remembers of them.
+    pub fn moments(&self) -> &Moments {
+        &self.memory.moments
+    }
+
+    /// Updates of these parameters so far, those before this shard's first included.
+    pub fn updates(&self) -> u64 {
+        self.memory.updates + self.version
+    }
+
     /// How many pushes were applied.
     pub fn version(&self) -> u64 {
         self.version
@@ -114,6 +137,7 @@ pub enum Handled {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::optimiser::Sgd;
 
     fn message(header: Header, values: &[f32]) -> Vec<u32> {
         let mut message = Vec::new();
@@ -126,7 +150,8 @@ mod tests {
     }
 
     fn shard() -> Shard {
-        Shard::new(4, 2, Sgd { momentum: 0.5, weight_decay: 0.0 }, vec![1.0, 2.0])
+        let optimiser = Sgd { momentum: 0.5, ..Sgd::default() }.into();
+        Shard::new(4, 2, optimiser, vec![1.0, 2.0], Memory::new(&optimiser, 2))
     }
 
     #[test]

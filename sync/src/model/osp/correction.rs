@@ -1,13 +1,13 @@
 //! LGP: what a rank computes with on deferred slices until their averaged gradient is here.
 //!
 //! Owns the provisional step of each variant. Never changes the global state: parameters `w` and
-//! velocity `v` go in as they are before the step, and what comes out is the trainer's copy only,
+//! moments go in as they are before the step, and what comes out is the trainer's copy only,
 //! which the exact value replaces one step later. Called by the model.
 //!
 //! Invariant: with equal gradients on all ranks, [`Lgp::Local`] gives the bits of the global step,
 //! because it *is* that step, with the rank's own gradient in place of the average.
 
-use crate::optimiser::Sgd;
+use crate::optimiser::{MomentsRef, Optimiser, StepSize};
 
 /// The provisional step on deferred slices.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +31,7 @@ pub enum Lgp {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before<'a> {
     pub(crate) parameters: &'a [f32],
-    pub(crate) velocity: &'a [f32],
+    pub(crate) moments: MomentsRef<'a>,
     /// Running mean of averaged gradients; of use to [`Lgp::Ema`] only, empty for the others.
     pub(crate) average: &'a [f32],
     pub(crate) gradient: &'a [f32],
@@ -41,28 +41,23 @@ impl Lgp {
     /// Writes the provisional parameters to `target`.
     pub(crate) fn provisional(
         self,
-        sgd: &Sgd,
+        optimiser: &Optimiser,
         before: Before<'_>,
-        learning_rate: f32,
+        size: StepSize,
         target: &mut [f32],
     ) {
-        let Before { parameters, velocity, average, gradient } = before;
-        let states = parameters.iter().zip(velocity).zip(gradient);
+        let Before { parameters, moments, average, gradient } = before;
+        let own = gradient.iter().copied();
         match self {
             Self::Ema { lambda, .. } => {
-                for ((x, ((w, v), g)), m) in target.iter_mut().zip(states).zip(average) {
-                    let mixed = lambda * g + (1.0 - lambda) * m;
-                    *x = w - learning_rate * sgd.velocity(*w, *v, mixed);
-                }
+                let mixed = own.zip(average).map(|(g, m)| lambda * g + (1.0 - lambda) * m);
+                optimiser.preview(parameters, moments, mixed, size, target);
             }
-            Self::Local => {
-                for (x, ((w, v), g)) in target.iter_mut().zip(states) {
-                    *x = w - learning_rate * sgd.velocity(*w, *v, *g);
-                }
-            }
+            Self::Local => optimiser.preview(parameters, moments, own, size, target),
             Self::LocalPlain => {
-                for (x, ((w, _), g)) in target.iter_mut().zip(states) {
-                    *x = w - learning_rate * g;
+                let rate = size.learning_rate * size.gradient_scale;
+                for ((x, w), g) in target.iter_mut().zip(parameters).zip(own) {
+                    *x = w - rate * g;
                 }
             }
             Self::None => target.copy_from_slice(parameters),
@@ -73,21 +68,26 @@ impl Lgp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::optimiser::{MomentsMut, Sgd};
 
-    const SGD: Sgd = Sgd { momentum: 0.9, weight_decay: 0.01 };
+    const SGD: Optimiser =
+        Optimiser::Sgd(Sgd { momentum: 0.9, weight_decay: 0.01, is_nesterov: false });
+    const SIZE: StepSize = StepSize { learning_rate: 0.1, gradient_scale: 1.0, updates: 0 };
 
     fn provisional(lgp: Lgp, average: &[f32]) -> Vec<f32> {
-        let (parameters, velocity, gradient) = (&[1.1, -0.7], &[0.3, 0.2], &[0.05, -4.0]);
+        let (parameters, first, gradient) = (&[1.1, -0.7], &[0.3, 0.2], &[0.05, -4.0]);
+        let moments = MomentsRef { first, second: &[] };
         let mut target = vec![f32::NAN; 2];
-        let before = Before { parameters, velocity, average, gradient };
-        lgp.provisional(&SGD, before, 0.1, &mut target);
+        let before = Before { parameters, moments, average, gradient };
+        lgp.provisional(&SGD, before, SIZE, &mut target);
         target
     }
 
     #[test]
     fn local_is_the_optimiser_s_step_to_the_bit() {
         let (mut w, mut v) = ([1.1, -0.7], [0.3, 0.2]);
-        SGD.step(&mut w, &mut v, &[0.05, -4.0], 0.1);
+        let moments = MomentsMut { first: &mut v, second: &mut [] };
+        SGD.step(&mut w, moments, &[0.05, -4.0], SIZE);
         assert_eq!(provisional(Lgp::Local, &[]), w);
     }
 
@@ -96,7 +96,8 @@ mod tests {
         let all = Lgp::Ema { gamma: 0.9, lambda: 1.0 };
         assert_eq!(provisional(all, &[5.0, 5.0]), provisional(Lgp::Local, &[]));
         let (mut w, mut v) = ([1.1, -0.7], [0.3, 0.2]);
-        SGD.step(&mut w, &mut v, &[1.0, 2.0], 0.1);
+        let moments = MomentsMut { first: &mut v, second: &mut [] };
+        SGD.step(&mut w, moments, &[1.0, 2.0], SIZE);
         let none = Lgp::Ema { gamma: 0.9, lambda: 0.0 };
         assert_eq!(provisional(none, &[1.0, 2.0]), w);
     }

@@ -1,6 +1,6 @@
 //! OSP in its all-reduce form: important gradients before the next step, the rest during it.
 //!
-//! Owns the global parameters `w`, their velocity and each slice's version. Never drops a gradient:
+//! Owns the global parameters `w`, the optimiser's memory and each slice's version. Never drops a gradient:
 //! each is averaged over all ranks and applied to `w` exactly once, deferred ones one step late.
 //! Built by [`super::build`].
 //!
@@ -29,8 +29,9 @@ mod measure;
 use std::collections::VecDeque;
 
 use super::check::{self, Fingerprint};
-use super::{Action, Event, Job, StepEnded, SyncModel, Tensors, Timing, Traffic};
+use super::{Action, Event, Job, Memory, StepEnded, SyncModel, Tensors, Timing, Traffic};
 use crate::layout::{Granularity, Layout};
+use crate::optimiser::{Moments, StepSize, clip_scale, sum_of_squares};
 use budget::{BudgetPolicy, BudgetRule, Ceiling, Decision, UmaxModel};
 use correction::{Before, Lgp};
 use importance::{Gib, Importance, random_score};
@@ -86,20 +87,24 @@ impl Default for OspConfig {
 #[derive(Debug)]
 struct Global {
     parameters: Vec<f32>,
-    velocity: Vec<f32>,
+    moments: Moments,
+    /// Updates before this model's first.
+    updates: u64,
     /// Running mean of averaged gradients; empty unless the correction wants it.
     average: Vec<f32>,
     /// Per slice: how many gradients were applied.
     versions: Vec<u64>,
     /// Per slice: importance; infinite while unknown.
     scores: Vec<f32>,
+    /// Per slice: the last averaged gradient's sum of squares.
+    squares: Vec<f64>,
 }
 
 /// A reduction in the background.
 #[derive(Debug)]
 struct Ics {
     step: u64,
-    learning_rate: f32,
+    size: StepSize,
     gib: Gib,
 }
 
@@ -149,7 +154,13 @@ impl Osp {
     ///
     /// # Panics
     /// If the tensors are not those of `layout`.
-    pub fn new(job: Job, config: OspConfig, layout: Layout, parameters: &[&mut [f32]]) -> Self {
+    pub fn new(
+        job: Job,
+        config: OspConfig,
+        layout: Layout,
+        parameters: &[&mut [f32]],
+        memory: Memory,
+    ) -> Self {
         let flat: Vec<f32> = parameters.iter().flat_map(|tensor| tensor.iter().copied()).collect();
         assert_eq!(flat.len(), layout.len(), "the layout's parameters");
         let slices = layout.slices().len();
@@ -159,10 +170,12 @@ impl Osp {
             job,
             config,
             global: Global {
-                velocity: vec![0.0; flat.len()],
+                moments: memory.moments,
+                updates: memory.updates,
                 average: vec![0.0; average_len],
                 versions: vec![0; slices],
                 scores: vec![f32::INFINITY; slices],
+                squares: vec![0.0; slices],
                 parameters: flat,
             },
             step: 0,
@@ -217,7 +230,7 @@ impl Osp {
     /// trainer's parameters become the global ones.
     fn merge_ics(&mut self, data: Vec<f32>, tensors: Option<&mut Tensors<'_, '_>>) {
         let ics = self.ics.take().expect("an ICS was waited for");
-        let update = self.update(ics.step, ics.learning_rate);
+        let update = self.update(ics.step, ics.size);
         let mut rest = data.as_slice();
         let mut publish = tensors.map(|tensors| &mut *tensors.parameters);
         for (index, slice) in self.layout.slices().iter().enumerate() {
@@ -255,7 +268,8 @@ impl Osp {
 
     /// The rest of step 3, and steps 4 and 5.
     fn finish_rs(&mut self, data: Vec<f32>, tensors: &mut Tensors<'_, '_>) {
-        let update = self.update(self.step, self.ended.learning_rate);
+        let size = self.step_size(&data);
+        let update = self.update(self.step, size);
         let mut rest = data.as_slice();
         let mut deferred = std::mem::take(&mut self.buffers[1]);
         deferred.clear();
@@ -269,8 +283,7 @@ impl Osp {
             } else {
                 let gradient = &tensors.gradients[slice.tensor][slice.within()];
                 let before = self.global.before(slice.flat(), gradient);
-                let Update { job, learning_rate, .. } = update;
-                self.config.lgp.provisional(&job.optimiser, before, learning_rate, target);
+                self.config.lgp.provisional(&update.job.optimiser, before, size, target);
                 deferred.extend_from_slice(gradient);
             }
         }
@@ -280,8 +293,7 @@ impl Osp {
         } else {
             let id = 2 * self.step + 1;
             self.actions.push_back(Action::StartReduce { id, data: deferred });
-            let Update { step, learning_rate, .. } = update;
-            self.ics = Some(Ics { step, learning_rate, gib: self.gib.clone() });
+            self.ics = Some(Ics { step: update.step, size, gib: self.gib.clone() });
         }
         self.step += 1;
         self.stage = Stage::Idle;
@@ -341,10 +353,29 @@ impl Osp {
         print.value()
     }
 
-    fn update(&self, step: u64, learning_rate: f32) -> Update {
+    /// How far this step goes, on important slices and later on deferred ones: a gradient is
+    /// clipped by its norm where it is known, and by that of the step before where it is not yet.
+    fn step_size(&mut self, important: &[f32]) -> StepSize {
+        let mut size = StepSize::new(self.ended.learning_rate, self.global.updates + self.step);
+        if self.job.clip_norm.is_some() {
+            let mut rest = important;
+            for (index, slice) in self.layout.slices().iter().enumerate() {
+                if self.gib.is_important(index) {
+                    let (gradient, later) = rest.split_at(slice.len);
+                    self.global.squares[index] = sum_of_squares(gradient);
+                    rest = later;
+                }
+            }
+            let norm = self.global.squares.iter().sum::<f64>().sqrt();
+            size.gradient_scale = clip_scale(norm, self.job.clip_norm);
+        }
+        size
+    }
+
+    fn update(&self, step: u64, size: StepSize) -> Update {
         // A bitmap is made at steps that `gib_every` divides, of the gradients of the step before.
         let is_scored = self.decision.bytes > 0 && (step + 1).is_multiple_of(self.config.gib_every);
-        Update { step, learning_rate, is_scored, job: self.job, config: self.config }
+        Update { step, size, is_scored, job: self.job, config: self.config }
     }
 }
 
@@ -401,13 +432,18 @@ impl SyncModel for Osp {
     fn decision(&self) -> &Decision {
         &self.decision
     }
+
+    fn take_memory(&mut self) -> Option<Memory> {
+        let moments = std::mem::take(&mut self.global.moments);
+        Some(Memory { moments, updates: self.global.updates + self.step })
+    }
 }
 
 /// How to apply the averaged gradients of one step.
 #[derive(Clone, Copy, Debug)]
 struct Update {
     step: u64,
-    learning_rate: f32,
+    size: StepSize,
     is_scored: bool,
     job: Job,
     config: OspConfig,
@@ -433,14 +469,16 @@ impl Global {
                 *mean = gamma * *mean + (1.0 - gamma) * new;
             }
         }
-        let velocity = &mut self.velocity[flat];
-        update.job.optimiser.step(parameters, velocity, gradient, update.learning_rate);
+        if update.job.clip_norm.is_some() {
+            self.squares[index] = sum_of_squares(gradient);
+        }
+        update.job.optimiser.step(parameters, self.moments.range_mut(flat), gradient, update.size);
     }
 
     fn before<'a>(&'a self, flat: std::ops::Range<usize>, gradient: &'a [f32]) -> Before<'a> {
         let average = self.average.get(flat.clone()).unwrap_or_default();
-        let (parameters, velocity) = (&self.parameters[flat.clone()], &self.velocity[flat]);
-        Before { parameters, velocity, average, gradient }
+        let (parameters, moments) = (&self.parameters[flat.clone()], self.moments.range(flat));
+        Before { parameters, moments, average, gradient }
     }
 }
 

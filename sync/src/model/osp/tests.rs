@@ -20,8 +20,8 @@ fn osp(share: f64) -> OspConfig {
 }
 
 fn session(model: ModelKind) -> SessionConfig {
-    let optimiser = Sgd { momentum: 0.9, weight_decay: 0.001 };
-    SessionConfig { model, optimiser, seed: 5, check_every: 1 }
+    let optimiser = Sgd { weight_decay: 0.001, ..Sgd::default() }.into();
+    SessionConfig { model, optimiser, seed: 5, check_every: 1, clip_norm: None }
 }
 
 fn random_list(random: &mut fastrand::Rng) -> TensorList {
@@ -34,7 +34,9 @@ fn lockstep(config: OspConfig, world_size: u32, parameters: &TensorList) -> Lock
     Lockstep::with_models(&session, world_size, parameters, |job, tensors| {
         let specs: Vec<_> =
             LENS.iter().map(|len| crate::layout::TensorSpec::new("t", *len)).collect();
-        Osp::new(job, config, Layout::new(&specs, config.granularity), tensors)
+        let layout = Layout::new(&specs, config.granularity);
+        let memory = Memory::new(&job.optimiser, layout.len());
+        Osp::new(job, config, layout, tensors, memory)
     })
 }
 
@@ -159,8 +161,9 @@ fn b4_each_gradient_is_applied_exactly_once() {
         let mut random = fastrand::Rng::with_seed(4);
         let start: TensorList = LENS.map(|len| vec![0.0; len]).to_vec();
         let model = ModelKind::Osp(config);
-        let optimiser = Sgd { momentum: 0.0, weight_decay: 0.0 };
-        let session = SessionConfig { model, optimiser, seed: 5, check_every: 4 };
+        let optimiser = Sgd { momentum: 0.0, ..Sgd::default() }.into();
+        let session =
+            SessionConfig { model, optimiser, seed: 5, check_every: 4, ..SessionConfig::default() };
         let mut osp = Lockstep::new(&session, 4, &start).unwrap();
         let mut sums = start.concat();
         let steps = 15;
@@ -235,9 +238,9 @@ fn the_global_state_does_not_depend_on_the_trainer_s_copy() {
 #[test]
 fn each_step_takes_its_own_learning_rate() {
     let start: TensorList = vec![vec![0.0; 8]];
-    let optimiser = Sgd { momentum: 0.0, weight_decay: 0.0 };
+    let optimiser = Sgd { momentum: 0.0, ..Sgd::default() }.into();
     let model = ModelKind::Osp(osp(1.0));
-    let session = SessionConfig { model, optimiser, seed: 5, check_every: 1 };
+    let session = SessionConfig { model, optimiser, seed: 5, check_every: 1, clip_norm: None };
     let mut osp = Lockstep::new(&session, 2, &start).unwrap();
     for rate in [1.0, 0.5, 0.25] {
         osp.step(&vec![vec![vec![4.0; 8]]; 2], rate).unwrap();
@@ -275,7 +278,9 @@ fn the_bitmap_is_made_of_the_last_step_s_average_and_its_parameters() {
     let session = session(ModelKind::Osp(config));
     let mut osp = Lockstep::with_models(&session, 2, &start, |job, tensors| {
         let specs = [4, 4].map(|len| crate::layout::TensorSpec::new("t", len));
-        Osp::new(job, config, Layout::new(&specs, config.granularity), tensors)
+        let layout = Layout::new(&specs, config.granularity);
+        let memory = Memory::new(&job.optimiser, layout.len());
+        Osp::new(job, config, layout, tensors, memory)
     });
     // The ranks' own gradients say the contrary of their average.
     let gradients = |first: f32, second: f32| {
@@ -301,7 +306,9 @@ fn a_rare_bitmap_is_made_of_the_step_before_it() {
     let session = session(ModelKind::Osp(config));
     let mut osp = Lockstep::with_models(&session, 2, &start, |job, tensors| {
         let specs = [4, 4].map(|len| crate::layout::TensorSpec::new("t", len));
-        Osp::new(job, config, Layout::new(&specs, config.granularity), tensors)
+        let layout = Layout::new(&specs, config.granularity);
+        let memory = Memory::new(&job.optimiser, layout.len());
+        Osp::new(job, config, layout, tensors, memory)
     });
     for (first, second) in [(1.0, 2.0), (1.0, 2.0), (2.0, 1.0), (1.0, 2.0), (1.0, 2.0)] {
         osp.step(&vec![vec![vec![first; 4], vec![second; 4]]; 2], 1e-6).unwrap();
@@ -389,7 +396,9 @@ fn the_running_mean_is_of_averaged_gradients() {
     let config = OspConfig { lgp: Lgp::Ema { gamma: 0.75, lambda: 0.5 }, ..osp(1.0) };
     let mut osp = Lockstep::with_models(&session(ModelKind::Osp(config)), 2, &start, |job, w| {
         let specs = [4, 4].map(|len| crate::layout::TensorSpec::new("t", len));
-        Osp::new(job, config, Layout::new(&specs, config.granularity), w)
+        let layout = Layout::new(&specs, config.granularity);
+        let memory = Memory::new(&job.optimiser, layout.len());
+        Osp::new(job, config, layout, w, memory)
     });
     for (first, second) in [(8.0, 16.0), (0.0, 64.0)] {
         let gradients = [first, second].map(|x| vec![vec![x; 4], vec![-x; 4]]);

@@ -1,0 +1,70 @@
+//! What all ranks must have alike before they may go on: tensors and settings.
+//!
+//! Owns the comparison, by hashes. Called by the session, at its start and at each switch.
+
+use syncline_comm::Communicator;
+
+use crate::config::SessionConfig;
+use crate::error::{Error, Result};
+use crate::layout::TensorSpec;
+use crate::model::check::{self, Fingerprint};
+
+pub(super) fn check_lengths(
+    what: &str,
+    tensors: &[TensorSpec],
+    lens: impl ExactSizeIterator<Item = usize>,
+) -> Result<()> {
+    let invalid = |reason| Err(Error::InvalidArgument { reason });
+    if lens.len() != tensors.len() {
+        let (has, wanted) = (lens.len(), tensors.len());
+        return invalid(format!("{what} of {has} tensors, where the session has {wanted}"));
+    }
+    for (spec, len) in tensors.iter().zip(lens) {
+        if spec.len != len {
+            let TensorSpec { name, len: wanted } = spec;
+            return invalid(format!("{what} of '{name}' have {len} elements, not {wanted}"));
+        }
+    }
+    Ok(())
+}
+
+/// Makes sure that all ranks start alike.
+pub(super) fn agree(
+    communicator: &Communicator,
+    tensors: &[TensorSpec],
+    config: &SessionConfig,
+) -> Result<()> {
+    let counts = gather(communicator, &[tensors.len() as u64])?;
+    differ(&counts, format!("the number of tensors ({} here)", tensors.len()))?;
+    let own: Vec<u64> = tensors.iter().map(|tensor| hash(&format!("{tensor:?}"))).collect();
+    let all = gather(communicator, &own)?;
+    for (index, tensor) in tensors.iter().enumerate() {
+        let words: Vec<u64> = all.iter().copied().skip(index).step_by(own.len()).collect();
+        let TensorSpec { name, len } = tensor;
+        differ(&words, format!("tensor {index} ('{name}', {len} elements here)"))?;
+    }
+    // The settings as text: equal settings print alike, whatever they will be.
+    agree_on(communicator, &format!("{config:?}"), "the settings")
+}
+
+/// Makes sure that all ranks have the same `text` for `what`.
+pub(super) fn agree_on(communicator: &Communicator, text: &str, what: &str) -> Result<()> {
+    differ(&gather(communicator, &[hash(text)])?, format!("{what} ({text} here)"))
+}
+
+fn hash(text: &str) -> u64 {
+    let mut print = Fingerprint::new(0);
+    print.text(text);
+    print.value()
+}
+
+fn gather(communicator: &Communicator, words: &[u64]) -> Result<Vec<u64>> {
+    let mut all = vec![0; words.len() * communicator.world_size() as usize];
+    communicator.all_gather(words, &mut all)?;
+    Ok(all)
+}
+
+fn differ(words: &[u64], what: String) -> Result<()> {
+    let ranks = check::disagreeing(words);
+    if ranks.is_empty() { Ok(()) } else { Err(Error::JobMismatch { what, ranks }) }
+}

@@ -1,0 +1,192 @@
+//! Does what a model asks for, over communicators.
+//!
+//! Owns the communicators, the reductions under way, and the time that waiting takes. Never looks
+//! into what it carries. Called by the session.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use syncline_comm::{Class, Communicator, ReduceOp, Request};
+
+use super::shards::{ShardState, Shards};
+use crate::clock::Moment;
+use crate::config::{ModelKind, SessionConfig};
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::model::{Action, Event, Memory, ReduceId, SyncModel, Tensors, Timing};
+use crate::optimiser::{Moments, Optimiser};
+
+/// Time blocked in one call, by what for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waits {
+    pub(super) rs: Duration,
+    pub(super) ics: Duration,
+    pub(super) pull: Duration,
+    pub(super) gather: Duration,
+}
+
+/// Does what models ask for.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    urgent: Communicator,
+    /// Of OSP only.
+    background: Option<Communicator>,
+    /// Of server models only.
+    shards: Option<Shards>,
+    /// The shards' communicator, while no model has a server.
+    spare: Option<Communicator>,
+    started: BTreeMap<ReduceId, (Moment, Request<f32>)>,
+}
+
+impl Exchange {
+    pub(super) fn new(
+        urgent: Communicator,
+        config: &SessionConfig,
+        layout: &Layout,
+        parameters: &[f32],
+        memory: &Memory,
+    ) -> Result<Self> {
+        let mut exchange =
+            Self { urgent, background: None, spare: None, shards: None, started: BTreeMap::new() };
+        exchange.configure(config, layout, parameters, memory)?;
+        Ok(exchange)
+    }
+
+    /// Gets ready for the model of `config`, which starts from these parameters. Nothing may be
+    /// under way. Collective.
+    pub(super) fn configure(
+        &mut self,
+        config: &SessionConfig,
+        layout: &Layout,
+        parameters: &[f32],
+        memory: &Memory,
+    ) -> Result<()> {
+        debug_assert!(self.started.is_empty(), "a drain before");
+        if let Some(Shards { communicator, .. }) = self.shards.take() {
+            self.spare = Some(communicator);
+        }
+        match config.model {
+            ModelKind::Asp(_) => {
+                let communicator = match self.spare.take() {
+                    Some(communicator) => communicator,
+                    None => self.urgent.duplicate(Class::Urgent)?,
+                };
+                self.shards = Some(Shards::new(communicator, config, layout, parameters, memory));
+            }
+            ModelKind::Osp(_) if self.background.is_none() => {
+                self.background = Some(self.urgent.duplicate(Class::Background)?);
+            }
+            ModelKind::Bsp | ModelKind::Osp(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The communicator of what everybody waits for.
+    pub(super) fn urgent(&self) -> &Communicator {
+        &self.urgent
+    }
+
+    /// What the optimisers of all shards remember, which must be at rest.
+    pub(super) fn collect_memory(&mut self, optimiser: &Optimiser) -> Result<Memory> {
+        let shards = self.shards();
+        let lens = shards.lens.clone();
+        let shard = shards.resting()?;
+        let (own, updates) = (shard.moments().clone(), shard.updates());
+        let all = |own: &[f32], urgent: &Communicator| -> Result<Vec<f32>> {
+            let mut all = vec![0.0; lens.iter().sum()];
+            urgent.all_gather_v(own, &mut all, &lens)?;
+            Ok(all)
+        };
+        let first = all(&own.first, &self.urgent)?;
+        let second = if optimiser.has_second_moment() {
+            all(&own.second, &self.urgent)?
+        } else {
+            Vec::new()
+        };
+        Ok(Memory { moments: Moments { first, second }, updates })
+    }
+
+    pub(super) fn drive(
+        &mut self,
+        model: &mut dyn SyncModel,
+        event: Event,
+        tensors: &mut Tensors<'_, '_>,
+    ) -> Result<Waits> {
+        let mut waits = Waits::default();
+        model.handle_event(event, tensors);
+        while let Some(action) = model.poll_action() {
+            if let Some(event) = self.act(action, &mut waits)? {
+                model.handle_event(event, tensors);
+            }
+        }
+        Ok(waits)
+    }
+
+    fn act(&mut self, action: Action, waits: &mut Waits) -> Result<Option<Event>> {
+        let start = Moment::now();
+        match action {
+            Action::AwaitReply { server } => {
+                let message = self.shards().await_reply(server)?;
+                waits.pull += start.elapsed();
+                Ok(Some(Event::Replied { server, message }))
+            }
+            Action::Collect => self.collect().map(Some),
+            Action::Fail(error) => Err(error),
+            Action::Gather { words } => {
+                let words = self.gather(&words)?;
+                waits.gather += start.elapsed();
+                Ok(Some(Event::Gathered { words }))
+            }
+            Action::Push { server, message, replies } => {
+                self.shards().push(server, message, replies)?;
+                Ok(None)
+            }
+            Action::Reduce { id, mut data } => {
+                self.urgent.all_reduce(&mut data, ReduceOp::Avg)?;
+                let elapsed = start.elapsed();
+                waits.rs += elapsed;
+                let timing = Timing { elapsed, blocked: elapsed };
+                Ok(Some(Event::Reduced { id, data, timing }))
+            }
+            Action::StartReduce { id, data } => {
+                let background = self.background.as_ref().expect("only OSP reduces behind");
+                let request = background.start_all_reduce(data, ReduceOp::Avg)?;
+                self.started.insert(id, (start, request));
+                Ok(None)
+            }
+            Action::Wait { id } => {
+                let (began, request) = self.started.remove(&id).expect("it was started");
+                let was_done = request.is_done();
+                let data = request.wait()?;
+                let waited = start.elapsed();
+                waits.ics += waited;
+                let blocked = if was_done { Duration::ZERO } else { waited };
+                let timing = Timing { elapsed: began.elapsed(), blocked };
+                Ok(Some(Event::Reduced { id, data, timing }))
+            }
+        }
+    }
+
+    pub(super) fn gather(&self, words: &[u64]) -> Result<Vec<u64>> {
+        let mut all = vec![0; words.len() * self.urgent.world_size() as usize];
+        self.urgent.all_gather(words, &mut all)?;
+        Ok(all)
+    }
+
+    /// Stops this rank's server when all workers are done, and brings all shards together.
+    fn collect(&mut self) -> Result<Event> {
+        let shards = self.shards();
+        let shard = shards.stop()?;
+        let version = shard.version();
+        let mut parameters = vec![0.0; shards.lens.iter().sum()];
+        let counts: Vec<usize> = shards.lens.clone();
+        self.urgent.all_gather_v(shard.parameters(), &mut parameters, &counts)?;
+        let versions = self.gather(&[version])?;
+        self.shards().state = ShardState::Resting(shard);
+        Ok(Event::Collected { parameters, versions })
+    }
+
+    fn shards(&mut self) -> &mut Shards {
+        self.shards.as_mut().expect("only ASP has a parameter server")
+    }
+}

@@ -1,0 +1,236 @@
+//! A training session: one sync model over one communicator.
+//!
+//! Owns the trainer's side of a model: it lends the tensors, does what the model asks for on the
+//! right communicator, and measures what that cost. Never decides what is exchanged. Called by
+//! trainers.
+
+mod agree;
+mod exchange;
+mod shards;
+mod switch;
+
+use syncline_comm::{Class, Communicator};
+
+use crate::clock::Moment;
+use crate::config::SessionConfig;
+use crate::error::{Error, Result};
+use crate::layout::{Layout, TensorSpec};
+use crate::model::check::{self, Fingerprint};
+use crate::model::osp::budget::Decision;
+use crate::model::{self, Event, Job, Memory, StepEnded, SyncModel, Tensors};
+use crate::report::{RunStats, StepReport};
+use agree::{agree, check_lengths};
+use exchange::{Exchange, Waits};
+pub use switch::{Switch, SwitchReport};
+
+/// Keeps the parameters of all ranks together while they train.
+///
+/// ```no_run
+/// use syncline::{Communicator, Session, SessionConfig, TensorSpec};
+///
+/// # fn main() -> syncline::Result<()> {
+/// let world = Communicator::init()?;
+/// let mut weights = vec![0.5_f32; 1000];
+/// let specs = [TensorSpec::new("weights", weights.len())];
+/// let config = SessionConfig { model: "osp".parse()?, ..SessionConfig::default() };
+/// let mut session = Session::new(&world, &specs, &mut [&mut weights], &config)?;
+/// for epoch in 0..10 {
+///     for batch in 0..100 {
+///         let gradient = vec![0.1_f32; 1000]; // of this rank's part of the batch
+///         session.step(&mut [&mut weights], &[&gradient], 0.1, 2.3)?;
+///     }
+///     session.end_epoch(2.3)?;
+/// }
+/// session.finish(&mut [&mut weights])?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Every method but the getters is collective: all ranks call it, in the same order, as often.
+/// Only ASP's steps and epochs are not: its ranks may make different numbers of steps between two
+/// drains. After an error, but for wrong arguments, the session is finished.
+#[derive(Debug)]
+pub struct Session {
+    config: SessionConfig,
+    model: Box<dyn SyncModel>,
+    exchange: Exchange,
+    tensors: Vec<TensorSpec>,
+    step: u64,
+    /// When the trainer was last let go on.
+    released: Moment,
+    stats: RunStats,
+    /// Why the session is over.
+    finished: Option<String>,
+}
+
+impl Session {
+    /// Binds the trainer's tensors: the parameters of rank 0 become those of all ranks.
+    ///
+    /// `tensors` names each of `parameters`, in the same order on every rank.
+    ///
+    /// # Errors
+    /// [`Error::Config`] and [`Error::InvalidArgument`] before anything is sent;
+    /// [`Error::JobMismatch`] on every rank if tensors or settings differ between ranks.
+    pub fn new(
+        communicator: &Communicator,
+        tensors: &[TensorSpec],
+        parameters: &mut [&mut [f32]],
+        config: &SessionConfig,
+    ) -> Result<Self> {
+        config.validate()?;
+        check_lengths("parameters", tensors, parameters.iter().map(|tensor| tensor.len()))?;
+        let urgent = communicator.duplicate(Class::Urgent)?;
+        agree(&urgent, tensors, config)?;
+        let mut flat: Vec<f32> =
+            parameters.iter().flat_map(|tensor| tensor.iter().copied()).collect();
+        urgent.broadcast(&mut flat, 0)?;
+        let mut rest = flat.as_slice();
+        for tensor in parameters.iter_mut() {
+            let (values, later) = rest.split_at(tensor.len());
+            tensor.copy_from_slice(values);
+            rest = later;
+        }
+        let layout = Layout::new(tensors, config.model.granularity());
+        let job = Job::new(urgent.rank(), urgent.world_size(), config);
+        let memory = Memory::new(&config.optimiser, layout.len());
+        let exchange = Exchange::new(urgent, config, &layout, &flat, &memory)?;
+        Ok(Self {
+            model: model::build(config, job, layout, parameters, memory),
+            config: *config,
+            exchange,
+            tensors: tensors.to_vec(),
+            step: 0,
+            released: Moment::now(),
+            stats: RunStats::default(),
+            finished: None,
+        })
+    }
+
+    /// Ends a step: exchanges `gradients`, and leaves in `parameters` what the next step shall
+    /// compute with. `learning_rate` must be the same on every rank; `loss` is this rank's own.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if a length differs from the session's tensors; nothing was sent
+    /// then. After any other error `parameters` are unspecified and the session is finished.
+    pub fn step(
+        &mut self,
+        parameters: &mut [&mut [f32]],
+        gradients: &[&[f32]],
+        learning_rate: f32,
+        loss: f32,
+    ) -> Result<StepReport> {
+        let compute = self.released.elapsed();
+        let start = Moment::now();
+        self.check_tensors(parameters)?;
+        check_lengths("gradients", &self.tensors, gradients.iter().map(|tensor| tensor.len()))?;
+        let event = Event::StepEnded(StepEnded { learning_rate, loss, compute });
+        let waits = self.drive(event, &mut Tensors { parameters, gradients })?;
+        self.step += 1;
+        let traffic = self.model.traffic();
+        let all = traffic.important_bytes + traffic.deferred_bytes;
+        let report = StepReport {
+            step: self.step,
+            compute,
+            total: start.elapsed(),
+            exposed: waits.rs + waits.ics + waits.pull + waits.gather,
+            rs: waits.rs,
+            ics_wait: waits.ics,
+            pull_wait: waits.pull,
+            check_wait: waits.gather,
+            bytes_important: traffic.important_bytes,
+            bytes_deferred: traffic.deferred_bytes,
+            deferred_share: traffic.deferred_bytes as f64 / all.max(1) as f64,
+            staleness: self.model.staleness(),
+            limit: self.model.decision().limit,
+        };
+        self.stats.add(&report);
+        self.released = Moment::now();
+        Ok(report)
+    }
+
+    /// Ends an epoch, in which this rank's mean training loss was `mean_loss`, and says how many
+    /// bytes the next one may defer, and why.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub fn end_epoch(&mut self, mean_loss: f32) -> Result<&Decision> {
+        self.check_running()?;
+        let event = Event::EpochEnded { mean_loss: f64::from(mean_loss) };
+        self.drive(event, &mut Tensors { parameters: &mut [], gradients: &[] })?;
+        self.released = Moment::now();
+        Ok(self.model.decision())
+    }
+
+    /// Waits for everything under way and leaves the global parameters in `parameters`, the same
+    /// bits on every rank: for an evaluation, say, or a checkpoint. Steps may follow.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub fn drain(&mut self, parameters: &mut [&mut [f32]]) -> Result<()> {
+        self.check_tensors(parameters)?;
+        self.drive(Event::Drain, &mut Tensors { parameters, gradients: &[] })?;
+        self.released = Moment::now();
+        Ok(())
+    }
+
+    /// As [`Self::drain`], with no steps to follow; compares the replicas of all ranks.
+    ///
+    /// # Errors
+    /// As [`Self::step`]; [`Error::ReplicasDiffer`] if the comparison fails.
+    pub fn finish(&mut self, parameters: &mut [&mut [f32]]) -> Result<()> {
+        self.drain(parameters)?;
+        // Not of the step: under ASP, ranks may have made different numbers of them.
+        let mut print = Fingerprint::new(0);
+        parameters.iter().for_each(|tensor| print.floats(tensor));
+        let prints = self.exchange.gather(&[print.value()]);
+        let outcome = prints
+            .and_then(|prints| check::compare(self.step, &prints).map_or_else(|| Ok(()), Err));
+        self.finished = Some("finish was called".to_owned());
+        outcome
+    }
+
+    /// Statistics of the steps since the last call, which start anew.
+    pub fn take_stats(&mut self) -> RunStats {
+        std::mem::take(&mut self.stats)
+    }
+
+    /// Statistics of the steps so far.
+    pub fn stats(&self) -> &RunStats {
+        &self.stats
+    }
+
+    /// How many bytes may be deferred now, and why not more.
+    pub fn decision(&self) -> &Decision {
+        self.model.decision()
+    }
+
+    /// The settings, with the model that runs now.
+    pub fn config(&self) -> &SessionConfig {
+        &self.config
+    }
+
+    /// Steps so far.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    fn check_running(&self) -> Result<()> {
+        match &self.finished {
+            Some(why) => Err(Error::Finished { why: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_tensors(&self, parameters: &[&mut [f32]]) -> Result<()> {
+        self.check_running()?;
+        check_lengths("parameters", &self.tensors, parameters.iter().map(|tensor| tensor.len()))
+    }
+
+    fn drive(&mut self, event: Event, tensors: &mut Tensors<'_, '_>) -> Result<Waits> {
+        let outcome = self.exchange.drive(&mut *self.model, event, tensors);
+        if let Err(error) = &outcome {
+            self.finished = Some(error.to_string());
+        }
+        outcome
+    }
+}
