@@ -13,10 +13,13 @@
 //! - **Agreement.** What the ranks agree on has the same bits on every rank; every so many steps
 //!   they compare it ([`SessionConfig::check_every`]).
 //! - **Under it** is [`comm`], whose names are here too: [`Communicator`] and what belongs to it.
+//! - **Policies** without I/O, for rates, switches and stragglers: [`policy`]; what to reduce
+//!   together: [`bucket`].
 //! - **Studies** without a network: [`lockstep`].
 
 #![forbid(unsafe_code)]
 
+pub mod bucket;
 mod clock;
 pub mod config;
 mod error;
@@ -24,6 +27,7 @@ pub mod layout;
 pub mod lockstep;
 pub mod model;
 mod optimiser;
+pub mod policy;
 mod report;
 pub mod server;
 mod session;
