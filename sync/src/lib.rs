@@ -24,6 +24,7 @@ pub mod layout;
 pub mod lockstep;
 pub mod model;
 mod optimiser;
+pub mod record;
 mod report;
 pub mod server;
 mod session;
