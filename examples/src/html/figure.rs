@@ -167,12 +167,8 @@ pub(super) fn sync_time(study: &Study) -> Option<String> {
         let top = ROW * f64::from(row) + 10.0;
         let class = colour(study, &model.model);
         let name = escape(&model.model);
-        let base = top + 22.0;
-        let _ = write!(
-            svg,
-            "<text x=\"{}\" y=\"{base}\" class=\"end name\">{name}</text>",
-            left - 10.0
-        );
+        let (x, base) = (left - 10.0, top + 22.0);
+        let _ = write!(svg, "<text x=\"{x}\" y=\"{base}\" class=\"end name\">{name}</text>");
         let (typical, what) = match model.sync_p50_ms {
             Some(ms) => (ms, "p50"),
             None => (model.sync_mean_ms, "mean"),
@@ -183,8 +179,8 @@ pub(super) fn sync_time(study: &Study) -> Option<String> {
             let (text, x, base) = (number(ms, 2), left + w + 8.0, y + 12.0);
             let _ = write!(
                 svg,
-                "<rect class=\"{kind} {class}\" x=\"{left}\" y=\"{y}\" width=\"{w:.1}\" height=\"15\"/>\
-                 <text x=\"{x:.1}\" y=\"{base}\">{what} {text} ms</text>"
+                "<rect class=\"{kind} {class}\" x=\"{left}\" y=\"{y}\" width=\"{w:.1}\" \
+                 height=\"15\"/><text x=\"{x:.1}\" y=\"{base}\">{what} {text} ms</text>"
             );
         }
         if model.sync_p50_ms.is_some() && model.sync_mean_ms.is_finite() {
@@ -192,8 +188,8 @@ pub(super) fn sync_time(study: &Study) -> Option<String> {
             let title = number(model.sync_mean_ms, 2);
             let _ = write!(
                 svg,
-                "<path class=\"mean\" d=\"M{at:.1} {}v39\"><title>mean {title} ms</title></path>",
-                top - 3.0
+                "<path class=\"mean\" d=\"M{at:.1} {}v21\"><title>mean {title} ms</title></path>",
+                top + 15.0
             );
         }
     }

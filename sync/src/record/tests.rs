@@ -57,7 +57,7 @@ fn records() -> Vec<Record> {
     let reason = "hidden by 10 ms of computation".to_owned();
     let limit = "hide".to_owned();
     vec![
-        Record::Step(step(1, 2.302_585_1)),
+        Record::Step(step(1, 1.0 / 3.0)),
         Record::Step(step(2, 0.1 + 0.2)),
         Record::Decision(decision(DecisionKind::Switch, Some(12.5))),
         Record::Decision(decision(DecisionKind::Rollback, None)),
