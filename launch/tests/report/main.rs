@@ -10,16 +10,17 @@ use tempfile::TempDir;
 
 fn report(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_syncline"));
-    command.arg("report").args(args).current_dir(dir).output().unwrap()
+    command.arg("report").args(args).current_dir(dir).output().expect("the binary starts")
 }
 
 fn write_run(dir: &Path) {
     let (model, setting) = ("bsp".to_owned(), BTreeMap::new());
     let run = Run { version: VERSION, model, rank: 0, ranks: 1, setting, started_unix_s: 0 };
-    let mut log = RunLog::create(dir, run).unwrap();
+    let mut log = RunLog::create(dir, run).expect("a log is written");
     let test = Accuracy { epoch: 1, t_s: 2.0, samples: 100, accuracy: 0.95 };
-    log.write(&Record::Accuracy(test)).unwrap();
-    log.end(End { steps: 0, samples: 100, wall_s: 2.0, outcome: "finished".to_owned() }).unwrap();
+    log.write(&Record::Accuracy(test)).expect("a log is written");
+    log.end(End { steps: 0, samples: 100, wall_s: 2.0, outcome: "finished".to_owned() })
+        .expect("a log is written");
 }
 
 #[test]
