@@ -8,6 +8,7 @@
 
 pub mod data;
 pub mod driver;
+pub mod html;
 pub mod model;
 pub mod options;
 pub mod plot;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::command::{info, perf, run, train};
+use crate::command::{info, perf, report, run, train};
 
 /// Something failed that no other code names.
 pub const EXIT_FAILED: i32 = 1;
@@ -31,6 +31,7 @@ Examples:
     syncline train                                 train a model on 4 ranks of this host
     syncline run -n 4 -- ./trainer --epochs 3      start 4 ranks of your own program
     syncline perf all_reduce -n 2,4,8              measure a collective
+    syncline report runs -o report.html            compare runs that are over
     syncline info                                  what this host can do";
 
 /// Communication for distributed deep learning: start ranks, train, measure, look around.
@@ -50,6 +51,9 @@ enum Command {
     Train(train::TrainArgs),
     /// Measure a collective: time, bandwidth, and whether the result is right.
     Perf(perf::PerfArgs),
+    /// Compare runs from what they wrote down: table, JSON, one HTML file.
+    #[command(after_help = report::EXAMPLES)]
+    Report(report::ReportArgs),
     /// Say what this host can do, and what would be chosen for which message size.
     #[command(after_help = info::EXAMPLES)]
     Info(info::InfoArgs),
@@ -63,6 +67,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Train(args) => train::run(&args),
         Command::Perf(args) => perf::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Info(args) => info::run(&args),
     };
     exit_code(code)

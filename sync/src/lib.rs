@@ -28,6 +28,7 @@ pub mod lockstep;
 pub mod model;
 mod optimiser;
 pub mod policy;
+pub mod record;
 mod report;
 pub mod server;
 mod session;

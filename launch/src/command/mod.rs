@@ -2,5 +2,6 @@
 
 pub mod info;
 pub mod perf;
+pub mod report;
 pub mod run;
 pub mod train;

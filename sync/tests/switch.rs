@@ -1,0 +1,107 @@
+//! Switching between models in a running session, ranks as threads: no gradient is lost or applied
+//! twice, and the optimiser's memory goes on.
+
+use std::time::Duration;
+
+use syncline::comm::testing::threads;
+use syncline::{
+    AspConfig, BudgetRule, Communicator, Error, ModelKind, OspConfig, Session, SessionConfig, Sgd,
+    TensorSpec,
+};
+
+const LEN: usize = 97;
+const RANKS: u32 = 4;
+
+fn world<T: Send>(body: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    threads(RANKS, |config| config.timeout = Duration::from_secs(30), body)
+}
+
+fn osp() -> ModelKind {
+    let budget = BudgetRule::fixed(0.7);
+    ModelKind::Osp(OspConfig { budget, min_deferred_len: 0, ..OspConfig::default() })
+}
+
+/// Whole multiples of the number of ranks: all sums and averages are exact, in any order.
+fn gradient(rank: u32, step: u64) -> Vec<f32> {
+    let mut random = fastrand::Rng::with_seed(u64::from(rank) * 1000 + step);
+    (0..LEN).map(|_| random.i32(-8..8) as f32 * RANKS as f32).collect()
+}
+
+#[test]
+fn b17_no_gradient_is_lost_or_applied_twice_over_switches() {
+    let plan = [ModelKind::Bsp, osp(), ModelKind::Asp(AspConfig::default()), osp(), ModelKind::Bsp];
+    let ends = world(|communicator| {
+        let rank = communicator.rank();
+        let mut w = vec![0.0_f32; LEN];
+        let specs = [TensorSpec::new("w", LEN)];
+        let optimiser = Sgd { momentum: 0.0, ..Sgd::default() }.into();
+        let config = SessionConfig { optimiser, ..SessionConfig::default() };
+        let mut session = Session::new(&communicator, &specs, &mut [&mut w], &config).unwrap();
+        let mut step = 0;
+        for (index, model) in plan.into_iter().enumerate() {
+            if index > 0 {
+                let report = session.switch_to(model, &mut [&mut w]).unwrap();
+                assert_eq!((report.from, report.to), (plan[index - 1].name(), model.name()));
+            }
+            for _ in 0..5 {
+                session.step(&mut [&mut w], &[&gradient(rank, step)], 1.0, 0.5).unwrap();
+                step += 1;
+            }
+        }
+        session.finish(&mut [&mut w]).unwrap();
+        w
+    });
+    let mut expected = vec![0.0_f32; LEN];
+    for (rank, step) in (0..RANKS).flat_map(|rank| (0..25).map(move |step| (rank, step))) {
+        for (w, g) in expected.iter_mut().zip(gradient(rank, step)) {
+            *w -= g / RANKS as f32;
+        }
+    }
+    ends.iter().for_each(|end| assert_eq!(*end, expected));
+}
+
+/// With equal gradients everywhere BSP and OSP make the same updates, so that a switch between
+/// them must not show, if momentum and count of updates go on.
+#[test]
+fn the_optimiser_s_memory_goes_on() {
+    for name in ["sgd", "nesterov", "adam"] {
+        let run = |switches: bool| {
+            world(move |communicator| {
+                let mut w = vec![0.5_f32; LEN];
+                let specs = [TensorSpec::new("w", LEN)];
+                let optimiser = name.parse().unwrap();
+                let config = SessionConfig { optimiser, ..SessionConfig::default() };
+                let mut session =
+                    Session::new(&communicator, &specs, &mut [&mut w], &config).unwrap();
+                for step in 0..12 {
+                    if switches && step % 3 == 2 {
+                        let model = if step % 2 == 0 { osp() } else { ModelKind::Bsp };
+                        session.switch_to(model, &mut [&mut w]).unwrap();
+                    }
+                    session.step(&mut [&mut w], &[&gradient(0, step)], 0.01, 0.5).unwrap();
+                }
+                session.finish(&mut [&mut w]).unwrap();
+                w
+            })
+        };
+        assert_eq!(run(true), run(false), "{name}");
+    }
+}
+
+#[test]
+fn ranks_that_name_different_targets_all_hear_of_it() {
+    let errors = world(|communicator| {
+        let mut w = vec![0.5_f32; LEN];
+        let specs = [TensorSpec::new("w", LEN)];
+        let config = SessionConfig::default();
+        let mut session = Session::new(&communicator, &specs, &mut [&mut w], &config).unwrap();
+        let model = if communicator.rank() == 2 { osp() } else { ModelKind::Bsp };
+        let error = session.switch_to(model, &mut [&mut w]).unwrap_err();
+        let after = session.step(&mut [&mut w], &[&[0.0; LEN]], 0.1, 0.5).unwrap_err();
+        assert!(matches!(after, Error::Finished { .. }), "{after}");
+        error
+    });
+    for error in errors {
+        assert!(matches!(&error, Error::JobMismatch { ranks, .. } if *ranks == [2]), "{error}");
+    }
+}
