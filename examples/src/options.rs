@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::data::DataKind;
 use crate::model::NetKind;
-use crate::spec::{RunSpec, SyncModel, TransportKind};
+use crate::spec::{OptimiserKind, RunSpec, Straggler, SyncModel, TransportKind};
 use crate::units::{LinkRate, parse_latency};
 
 /// Longer explanation under the options, for the binary's `after_help`.
@@ -30,7 +30,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct TrainOptions {
     /// Synchronisation models to train under, one run after the other
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "bsp,osp", value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', default_value = "bsp,osp", value_name = "LIST")]
     pub models: Vec<SyncModel>,
 
     /// Number of ranks, each a process on this host
@@ -50,10 +50,15 @@ pub struct TrainOptions {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000), value_name = "N")]
     pub epochs: Option<u32>,
 
-    /// Images per rank and step
+    /// Images that go through a rank's network at once
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536),
           value_name = "N")]
     pub batch: u32,
+
+    /// Batches in a step, whose gradients are averaged before ranks exchange them
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024),
+          value_name = "K")]
+    pub accumulate: u32,
 
     /// Learning rate
     #[arg(long, default_value_t = 0.05, value_parser = parse_lr, value_name = "X")]
@@ -63,6 +68,34 @@ pub struct TrainOptions {
     #[arg(long, default_value_t = 0.9, value_parser = parse_momentum, value_name = "X")]
     pub momentum: f32,
 
+    /// How parameters follow from gradients
+    #[arg(long, value_enum, default_value_t = OptimiserKind::Sgd)]
+    pub optimiser: OptimiserKind,
+
+    /// Pull of the parameters towards 0; 0 for none
+    #[arg(long, default_value_t = 0.0, value_parser = parse_weight_decay, value_name = "X")]
+    pub weight_decay: f32,
+
+    /// Shorten gradients whose norm over all tensors is above X
+    #[arg(long, value_parser = parse_clip_norm, value_name = "X")]
+    pub clip_norm: Option<f32>,
+
+    /// Course of the learning rate over the steps [default: constant]
+    #[arg(long, value_name = "TEXT")]
+    pub schedule: Option<String>,
+
+    /// Exchange gradients only after the backward pass, not during it
+    #[arg(long)]
+    pub no_overlap: bool,
+
+    /// A further setting of the synchronisation model; can be given several times
+    #[arg(long = "set", value_parser = parse_setting, value_name = "KEY=VALUE")]
+    pub settings: Vec<(String, String)>,
+
+    /// Make a rank sleep in each step, or in steps FROM to TO; can be given several times
+    #[arg(long = "straggler", value_name = "RANK:TIME[:FROM-TO]")]
+    pub stragglers: Vec<Straggler>,
+
     /// What to train on
     #[arg(long, value_enum, default_value_t = DataKind::Digits)]
     pub data: DataKind,
@@ -70,6 +103,14 @@ pub struct TrainOptions {
     /// Folder with the IDX files of fashion-mnist or mnist, packed (.gz) or not
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+
+    /// Train on the first N items only
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    pub train_limit: Option<u32>,
+
+    /// Measure accuracy on the first N items only
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    pub test_limit: Option<u32>,
 
     /// Which network
     #[arg(long, value_enum, default_value_t = NetKind::Cnn)]
@@ -117,7 +158,7 @@ impl TrainOptions {
         for (seed, model) in
             seeds.iter().flat_map(|seed| self.models.iter().map(move |m| (seed, m)))
         {
-            let run = self.run(*model, *seed);
+            let run = self.run(model, *seed);
             if !runs.contains(&run) {
                 runs.push(run);
             }
@@ -130,17 +171,43 @@ impl TrainOptions {
         self.json.as_ref().is_some_and(|path| path.as_os_str() == "-")
     }
 
-    fn run(&self, model: SyncModel, seed: u64) -> RunSpec {
+    /// Checks what no option can check alone.
+    ///
+    /// # Errors
+    ///
+    /// A straggler that is no rank.
+    pub fn check(&self) -> Result<(), String> {
+        let stranger = self.stragglers.iter().find(|slow| slow.rank >= self.ranks);
+        match stranger {
+            Some(slow) => {
+                let (rank, ranks) = (slow.rank, self.ranks);
+                Err(format!("--straggler {slow}: no rank {rank} among {ranks}, counted from 0"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn run(&self, model: &SyncModel, seed: u64) -> RunSpec {
         RunSpec {
-            model,
+            model: model.clone(),
             seed,
             ranks: self.ranks,
             epochs: self.epochs.unwrap_or_else(|| self.data.default_epochs()),
             batch: self.batch,
+            accumulate: self.accumulate,
             lr: self.lr,
+            schedule: self.schedule.clone(),
+            optimiser: self.optimiser,
             momentum: self.momentum,
+            weight_decay: self.weight_decay,
+            clip_norm: self.clip_norm,
+            no_overlap: self.no_overlap,
+            settings: self.settings.clone(),
+            stragglers: self.stragglers.clone(),
             data: self.data,
             data_dir: self.data_dir.clone(),
+            train_limit: self.train_limit,
+            test_limit: self.test_limit,
             net: self.net,
             transport: self.transport,
             link_rate: self.link_rate,
@@ -157,6 +224,23 @@ fn parse_lr(text: &str) -> Result<f32, String> {
 fn parse_momentum(text: &str) -> Result<f32, String> {
     let momentum = text.parse::<f32>().ok().filter(|momentum| (0.0..1.0).contains(momentum));
     momentum.ok_or_else(|| "momentum is a number from 0 to below 1".to_owned())
+}
+
+fn parse_weight_decay(text: &str) -> Result<f32, String> {
+    let decay = text.parse::<f32>().ok().filter(|decay| decay.is_finite() && *decay >= 0.0);
+    decay.ok_or_else(|| "weight decay is a number from 0 on".to_owned())
+}
+
+fn parse_clip_norm(text: &str) -> Result<f32, String> {
+    let norm = text.parse::<f32>().ok().filter(|norm| norm.is_finite() && *norm > 0.0);
+    norm.ok_or_else(|| "a norm to clip at is a number above 0".to_owned())
+}
+
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write KEY=VALUE".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -186,8 +270,8 @@ pub(crate) mod tests {
     fn defaults_are_the_advertised_demonstration() {
         let options = parse("").unwrap();
         let runs = options.runs();
-        let models: Vec<SyncModel> = runs.iter().map(|run| run.model).collect();
-        assert_eq!(models, [SyncModel::Bsp, SyncModel::Osp]);
+        let models: Vec<&str> = runs.iter().map(|run| run.model.name()).collect();
+        assert_eq!(models, ["bsp", "osp"]);
         assert_eq!((runs[0].ranks, runs[0].epochs, runs[0].batch), (4, 25, 32));
         assert_eq!(runs[0].link_rate.mbps(), Some(150.0));
         assert_eq!(options.plot, PathBuf::from("runs/train.svg"));
@@ -196,18 +280,44 @@ pub(crate) mod tests {
 
     #[test]
     fn seeds_and_models_make_runs_without_repeats() {
-        let options = parse("--models osp,asp,osp --seeds 3,4").unwrap();
-        let runs: Vec<(u64, &str)> =
-            options.runs().iter().map(|run| (run.seed, run.model.name())).collect();
+        let runs = parse("--models osp,asp,osp --seeds 3,4").unwrap().runs();
+        let runs: Vec<(u64, &str)> = runs.iter().map(|run| (run.seed, run.model.name())).collect();
         assert_eq!(runs, [(3, "osp"), (3, "asp"), (4, "osp"), (4, "asp")]);
         assert_eq!(parse("--seed 9").unwrap().runs()[0].seed, 9);
     }
 
     #[test]
+    fn settings_reach_the_run() {
+        let line = "--optimiser adamw --weight-decay 0.01 --clip-norm 2 --schedule cosine \
+                    --no-overlap --set a=1 --set b=x=y --straggler 3:30ms:1-4 --straggler 0:1ms \
+                    --accumulate 4 --train-limit 100 --test-limit 50";
+        let options = parse(line).unwrap();
+        let run = &options.runs()[0];
+        assert_eq!((run.optimiser, run.weight_decay), (OptimiserKind::AdamW, 0.01));
+        assert_eq!((run.clip_norm, run.schedule.as_deref()), (Some(2.0), Some("cosine")));
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(run.settings, [pair("a", "1"), pair("b", "x=y")]);
+        let stragglers: Vec<String> = run.stragglers.iter().map(ToString::to_string).collect();
+        assert_eq!(stragglers, ["3:30ms:1-4", "0:1ms"]);
+        assert_eq!((run.accumulate, run.train_limit, run.test_limit), (4, Some(100), Some(50)));
+        assert!(run.no_overlap && options.check().is_ok());
+        let error = parse("--ranks 3 --straggler 3:1ms").unwrap().check().unwrap_err();
+        assert_eq!(error, "--straggler 3:1ms: no rank 3 among 3, counted from 0");
+    }
+
+    #[test]
     fn bad_values_are_refused_with_a_reason() {
+        let unknown = "xsp".parse::<SyncModel>().unwrap_err();
         for (line, reason) in [
             ("--ranks 0", "0 is not in 1..=64"),
-            ("--models bsp,xsp", "possible values: asp, bsp, osp"),
+            ("--models bsp,xsp", unknown.as_str()),
+            ("--weight-decay=-1", "weight decay is a number from 0 on"),
+            ("--clip-norm 0", "a norm to clip at is a number above 0"),
+            ("--set k", "write KEY=VALUE"),
+            ("--set =v", "write KEY=VALUE"),
+            ("--straggler 1", "write RANK:TIME or RANK:TIME:FROM-TO"),
+            ("--accumulate 0", "0 is not in 1..=1024"),
+            ("--train-limit 0", "0 is not in 1.."),
             ("--seed 1 --seeds 2", "cannot be used with"),
             ("--epochs 0", "0 is not in 1..=10000"),
             ("--batch 0", "0 is not in 1..=65536"),

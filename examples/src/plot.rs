@@ -106,7 +106,7 @@ fn draw_on(
     let pale = INK.mix(0.75);
     let subtitle = TextStyle::from((FONT, 14).into_font()).color(&pale);
     area.draw_text("Test accuracy against training time", &title, (76, 18))?;
-    let several = report.models().iter().any(|model| report.of(*model).count() > 1);
+    let several = report.models().iter().any(|model| report.of(model).count() > 1);
     let note = if several { "; thin lines: single seeds" } else { "" };
     area.draw_text(&format!("{setting}{note}"), &subtitle, (76, 46))?;
     let mut chart = ChartBuilder::on(area)
@@ -129,8 +129,8 @@ fn draw_on(
         .axis_desc_style(TextStyle::from((FONT, 15).into_font()).color(&INK))
         .label_style(TextStyle::from((FONT, 13).into_font()).color(&INK))
         .draw()?;
-    for model in report.models() {
-        draw_model(&mut chart, report, model)?;
+    for (index, model) in report.models().iter().enumerate() {
+        draw_model(&mut chart, report, model, color(model, index))?;
     }
     chart
         .configure_series_labels()
@@ -143,8 +143,12 @@ fn draw_on(
         .draw()
 }
 
-fn draw_model(chart: &mut Chart<'_, '_>, report: &Report, model: SyncModel) -> Drawn {
-    let color = color(model);
+fn draw_model(
+    chart: &mut Chart<'_, '_>,
+    report: &Report,
+    model: &SyncModel,
+    color: RGBColor,
+) -> Drawn {
     if report.of(model).count() > 1 {
         for run in report.of(model) {
             chart.draw_series(LineSeries::new(percent_points(run), color.mix(0.4)))?;
@@ -162,12 +166,20 @@ fn draw_model(chart: &mut Chart<'_, '_>, report: &Report, model: SyncModel) -> D
     Ok(())
 }
 
-/// Colours that readers with any kind of colour vision tell apart (Okabe and Ito).
-fn color(model: SyncModel) -> RGBColor {
-    match model {
-        SyncModel::Asp => RGBColor(0, 158, 115),
-        SyncModel::Bsp => RGBColor(0, 114, 178),
-        SyncModel::Osp => RGBColor(213, 94, 0),
+/// Colours that readers with any kind of colour vision tell apart (Okabe and Ito). The three best
+/// known models keep theirs in every plot; the others take the rest in the order they ran.
+fn color(model: &SyncModel, index: usize) -> RGBColor {
+    const OTHERS: [RGBColor; 4] = [
+        RGBColor(204, 121, 167),
+        RGBColor(230, 159, 0),
+        RGBColor(86, 180, 233),
+        RGBColor(90, 90, 90),
+    ];
+    match model.name() {
+        "asp" => RGBColor(0, 158, 115),
+        "bsp" => RGBColor(0, 114, 178),
+        "osp" => RGBColor(213, 94, 0),
+        _ => OTHERS[index % OTHERS.len()],
     }
 }
 
@@ -176,7 +188,7 @@ fn percent_points(run: &Run) -> impl Iterator<Item = (f64, f64)> {
 }
 
 /// The mean time and accuracy of a model's seeds at the end of each epoch that all have.
-fn mean_points(report: &Report, model: SyncModel) -> Vec<(f64, f64)> {
+fn mean_points(report: &Report, model: &SyncModel) -> Vec<(f64, f64)> {
     let runs: Vec<Vec<(f64, f64)>> =
         report.of(model).map(|run| percent_points(run).collect()).collect();
     let epochs = runs.iter().map(Vec::len).min().unwrap_or(0);
@@ -207,9 +219,10 @@ fn short(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::report::tests::run;
+    use crate::spec::model;
 
     fn report() -> Report {
-        let models = [(SyncModel::Bsp, 2100.0), (SyncModel::Osp, 3300.0), (SyncModel::Asp, 3600.0)];
+        let models = [("bsp", 2100.0), ("osp", 3300.0), ("asp", 3600.0)];
         let mut runs = Vec::new();
         for seed in 1..=3 {
             for (model, speed) in models {
@@ -239,10 +252,10 @@ mod tests {
 
     #[test]
     fn means_are_over_seeds_at_each_epoch() {
-        let mut report = Report { runs: vec![run(SyncModel::Bsp, 1, 1.0, 0.9); 2] };
+        let mut report = Report { runs: vec![run("bsp", 1, 1.0, 0.9); 2] };
         report.runs[0].accuracy_over_time = vec![(1.0, 0.5), (2.0, 0.7)];
         report.runs[1].accuracy_over_time = vec![(3.0, 0.6), (4.0, 0.8), (9.0, 1.0)];
-        let mean = mean_points(&report, SyncModel::Bsp);
+        let mean = mean_points(&report, &model("bsp"));
         let expected = [(2.0, 55.0), (3.0, 75.0)];
         let near = |(a, b): (&(f64, f64), &(f64, f64))| (a.0 - b.0).hypot(a.1 - b.1) < 1e-9;
         assert!(mean.len() == 2 && mean.iter().zip(&expected).all(near), "{mean:?}");

@@ -63,12 +63,23 @@ pub struct Run {
     pub net: String,
     /// Bytes of all parameters.
     pub parameter_bytes: u64,
-    /// Images per rank and step.
+    /// Images that go through a rank's network at once.
     pub batch: u32,
+    /// Such batches in a step.
+    #[serde(default = "one")]
+    pub accumulate: u32,
     /// Learning rate.
     pub lr: f32,
     /// Momentum.
     pub momentum: f32,
+    /// All settings but model and seed, in words.
+    #[serde(default)]
+    pub setting: String,
+}
+
+/// What older results leave out.
+fn one() -> u32 {
+    1
 }
 
 /// Mean and sample standard deviation; the latter 0 for a single value.
@@ -119,19 +130,19 @@ impl Report {
         let mut models: Vec<SyncModel> = Vec::new();
         for run in &self.runs {
             if !models.contains(&run.model) {
-                models.push(run.model);
+                models.push(run.model.clone());
             }
         }
         models
     }
 
     /// The runs of one model.
-    pub fn of(&self, model: SyncModel) -> impl Iterator<Item = &Run> {
-        self.runs.iter().filter(move |run| run.model == model)
+    pub fn of<'a>(&'a self, model: &'a SyncModel) -> impl Iterator<Item = &'a Run> {
+        self.runs.iter().filter(move |run| run.model == *model)
     }
 
     /// Mean and deviation over a model's runs.
-    pub fn spread(&self, model: SyncModel, value: impl Fn(&Run) -> f64) -> Spread {
+    pub fn spread(&self, model: &SyncModel, value: impl Fn(&Run) -> f64) -> Spread {
         let values: Vec<f64> = self.of(model).map(value).collect();
         Spread::of(&values)
     }
@@ -144,16 +155,16 @@ impl Report {
         let headings = COLUMNS.iter().map(|(heading, ..)| (*heading).to_owned());
         table.set_header(std::iter::once("model".to_owned()).chain(headings));
         for model in self.models() {
-            let several = self.of(model).count() > 1;
+            let several = self.of(&model).count() > 1;
             let cells = COLUMNS.iter().map(|(_, digits, value)| {
-                let Spread { mean, deviation } = self.spread(model, value);
+                let Spread { mean, deviation } = self.spread(&model, value);
                 if several {
                     format!("{mean:.digits$} ± {deviation:.digits$}")
                 } else {
                     format!("{mean:.digits$}")
                 }
             });
-            table.add_row(std::iter::once(model.title().to_owned()).chain(cells));
+            table.add_row(std::iter::once(model.title()).chain(cells));
         }
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -163,19 +174,21 @@ impl Report {
 
     /// One line for each model but BSP on how it compares with BSP; none if BSP did not run.
     pub fn comparison(&self) -> Vec<String> {
-        let speed = |model| self.spread(model, |run| run.samples_per_s).mean;
-        let accuracy = |model| self.spread(model, |run| run.final_accuracy).mean * 100.0;
+        let speed = |model: &SyncModel| self.spread(model, |run| run.samples_per_s).mean;
+        let accuracy =
+            |model: &SyncModel| self.spread(model, |run| run.final_accuracy).mean * 100.0;
         let models = self.models();
-        let base = speed(SyncModel::Bsp);
-        if !models.contains(&SyncModel::Bsp) || base <= 0.0 {
+        let Some(bsp) = models.iter().find(|model| model.is_base()) else { return Vec::new() };
+        let base = speed(bsp);
+        if base <= 0.0 {
             return Vec::new();
         }
-        let others = models.into_iter().filter(|model| *model != SyncModel::Bsp);
+        let others = models.iter().filter(|model| !model.is_base());
         others
             .map(|model| {
                 let mut line = String::new();
                 let factor = speed(model) / base;
-                let points = accuracy(model) - accuracy(SyncModel::Bsp);
+                let points = accuracy(model) - accuracy(bsp);
                 let title = model.title();
                 write!(line, "{title}: {factor:.2} x the samples/s of BSP").expect("to memory");
                 write!(line, ", accuracy {points:+.2} points").expect("to memory");
@@ -188,9 +201,10 @@ impl Report {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::spec::model;
 
     /// A made-up run.
-    pub(crate) fn run(model: SyncModel, seed: u64, samples_per_s: f64, accuracy: f64) -> Run {
+    pub(crate) fn run(name: &str, seed: u64, samples_per_s: f64, accuracy: f64) -> Run {
         let epochs = 12;
         let epoch_s = 1437.0 / samples_per_s;
         let point = |epoch: u32| {
@@ -200,7 +214,7 @@ pub(crate) mod tests {
         let mut accuracy_over_time: Vec<(f64, f64)> = (0..epochs).map(point).collect();
         accuracy_over_time.last_mut().expect("epochs").1 = accuracy;
         Run {
-            model,
+            model: model(name),
             samples_per_s,
             exposed_comm_pct: 48.25,
             bst_mean_ms: 12.5,
@@ -222,8 +236,10 @@ pub(crate) mod tests {
             net: "cnn".to_owned(),
             parameter_bytes: 207_784,
             batch: 16,
+            accumulate: 1,
             lr: 0.05,
             momentum: 0.9,
+            setting: "digits, CNN".to_owned(),
         }
     }
 
@@ -241,16 +257,16 @@ pub(crate) mod tests {
 
     #[test]
     fn one_seed_shows_values_and_several_show_their_spread() {
-        let single = Report { runs: vec![run(SyncModel::Bsp, 1, 3000.0, 0.98)] };
+        let single = Report { runs: vec![run("bsp", 1, 3000.0, 0.98)] };
         let row = single.table().lines().find(|line| line.contains("BSP")).unwrap().to_owned();
         let cells: Vec<&str> = row.split_whitespace().collect();
         let expected = ["│", "BSP", "3000", "48.2", "12.50", "20.12", "311.7", "98.00", "│"];
         assert_eq!(cells, expected);
         let runs = vec![
-            run(SyncModel::Osp, 1, 3000.0, 0.98),
-            run(SyncModel::Bsp, 1, 2000.0, 0.97),
-            run(SyncModel::Osp, 2, 3200.0, 0.96),
-            run(SyncModel::Bsp, 2, 2000.0, 0.97),
+            run("osp", 1, 3000.0, 0.98),
+            run("bsp", 1, 2000.0, 0.97),
+            run("osp", 2, 3200.0, 0.96),
+            run("bsp", 2, 2000.0, 0.97),
         ];
         let report = Report { runs };
         let table = report.table();
@@ -264,13 +280,13 @@ pub(crate) mod tests {
 
     #[test]
     fn nothing_is_compared_without_its_base() {
-        let report = Report { runs: vec![run(SyncModel::Osp, 1, 3000.0, 0.98)] };
+        let report = Report { runs: vec![run("osp", 1, 3000.0, 0.98)] };
         assert!(report.comparison().is_empty());
     }
 
     #[test]
     fn json_has_the_promised_keys_and_reads_back() {
-        let report = Report { runs: vec![run(SyncModel::Asp, 5, 3000.0, 0.98)] };
+        let report = Report { runs: vec![run("asp", 5, 3000.0, 0.98)] };
         let json = serde_json::to_value(&report).unwrap();
         let first = &json["runs"][0];
         assert_eq!(first["model"], "asp");

@@ -1,6 +1,10 @@
 //! What one run is, as the parent tells its ranks. Owns nothing but the description.
 //! Made by `options`, carried to each rank as one argument, read by `worker`.
 
+mod straggler;
+mod sync_model;
+
+use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,34 +15,36 @@ use crate::data::DataKind;
 use crate::model::NetKind;
 use crate::units::LinkRate;
 
-/// The synchronisation models that the trainer can compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+pub use straggler::Straggler;
+pub use sync_model::SyncModel;
+#[cfg(test)]
+pub(crate) use sync_model::tests::model;
+
+/// How parameters follow from gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum SyncModel {
-    /// Asynchronous parallel: nobody waits for anybody
-    Asp,
-    /// Bulk synchronous parallel: every step waits for all gradients
-    Bsp,
-    /// Overlapped synchronisation parallel: waits for the important gradients only
-    Osp,
+pub enum OptimiserKind {
+    /// Gradient descent with momentum
+    #[default]
+    Sgd,
+    /// Gradient descent with Nesterov's momentum
+    Nesterov,
+    /// Adam; weight decay is part of the gradient
+    Adam,
+    /// Adam with decoupled weight decay
+    #[value(name = "adamw")]
+    #[serde(rename = "adamw")]
+    AdamW,
 }
 
-impl SyncModel {
-    /// The name on the command line and in JSON.
+impl OptimiserKind {
+    /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Asp => "asp",
-            Self::Bsp => "bsp",
-            Self::Osp => "osp",
-        }
-    }
-
-    /// The name for people.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Asp => "ASP",
-            Self::Bsp => "BSP",
-            Self::Osp => "OSP",
+            Self::Sgd => "sgd",
+            Self::Nesterov => "nesterov",
+            Self::Adam => "adam",
+            Self::AdamW => "adamw",
         }
     }
 }
@@ -66,16 +72,36 @@ pub struct RunSpec {
     pub ranks: u32,
     /// Passes over the training images.
     pub epochs: u32,
-    /// Images per rank and step.
+    /// Images that go through a rank's network at once.
     pub batch: u32,
+    /// Such batches in a step, whose gradients are averaged; at least 1.
+    pub accumulate: u32,
     /// Learning rate.
     pub lr: f32,
+    /// Its course over the steps, in the words of the library; none for constant.
+    pub schedule: Option<String>,
+    /// How parameters follow from gradients.
+    pub optimiser: OptimiserKind,
     /// Momentum; 0 for none.
     pub momentum: f32,
+    /// Pull of the parameters towards 0; 0 for none.
+    pub weight_decay: f32,
+    /// Longest gradient, by Euclidean norm over all tensors; none for any length.
+    pub clip_norm: Option<f32>,
+    /// Whether gradients must wait for the end of the backward pass.
+    pub no_overlap: bool,
+    /// Further settings of the model, by name, in the order given.
+    pub settings: Vec<(String, String)>,
+    /// Ranks that are made slow.
+    pub stragglers: Vec<Straggler>,
     /// Data set.
     pub data: DataKind,
-    /// Folder of the data set's files, where it does not ship with the program.
+    /// Folder of the data set's files, or the text file, where it does not ship with the program.
     pub data_dir: Option<PathBuf>,
+    /// Most items to train on; none for all.
+    pub train_limit: Option<u32>,
+    /// Most items to measure accuracy on; none for all.
+    pub test_limit: Option<u32>,
     /// Network.
     pub net: NetKind,
     /// Transport asked for.
@@ -101,6 +127,11 @@ impl RunSpec {
         serde_json::from_str(text)
     }
 
+    /// Images of a rank in a step.
+    pub fn images_per_step(&self) -> u32 {
+        self.batch.saturating_mul(self.accumulate)
+    }
+
     /// The setting that a table or plot belongs to, without model and seed, on one line.
     pub fn setting(&self) -> String {
         let latency = match self.link_latency {
@@ -115,7 +146,37 @@ impl RunSpec {
             Some(_) => format!("link {}", self.link_rate),
         };
         let data = self.data.name();
-        format!("{data}, {net}, {ranks} x batch {}, {link}{latency}", self.batch)
+        let accumulate = match self.accumulate {
+            1 => String::new(),
+            count => format!(" x {count}"),
+        };
+        let batch = self.batch;
+        let rest = self.unusual();
+        format!("{data}, {net}, {ranks} x batch {batch}{accumulate}, {link}{latency}{rest}")
+    }
+
+    /// What differs from the defaults beyond the usual, each part after a comma.
+    fn unusual(&self) -> String {
+        let mut parts = Vec::new();
+        if self.optimiser != OptimiserKind::default() {
+            parts.push(self.optimiser.name().to_owned());
+        }
+        if self.weight_decay != 0.0 {
+            parts.push(format!("weight decay {}", self.weight_decay));
+        }
+        parts.extend(self.clip_norm.map(|norm| format!("gradients clipped to {norm}")));
+        parts.extend(self.schedule.as_ref().map(|schedule| format!("schedule {schedule}")));
+        if self.no_overlap {
+            parts.push("no overlap".to_owned());
+        }
+        parts.extend(self.settings.iter().map(|(key, value)| format!("{key}={value}")));
+        parts.extend(self.stragglers.iter().map(|slow| format!("straggler {slow}")));
+        parts.extend(self.train_limit.map(|limit| format!("at most {limit} to train on")));
+        parts.extend(self.test_limit.map(|limit| format!("at most {limit} to test on")));
+        parts.iter().fold(String::new(), |mut text, part| {
+            write!(text, ", {part}").expect("to memory");
+            text
+        })
     }
 }
 
@@ -124,17 +185,27 @@ pub(crate) mod tests {
     use super::*;
 
     /// A small run on the digits.
-    pub(crate) fn spec(model: SyncModel) -> RunSpec {
+    pub(crate) fn spec(name: &str) -> RunSpec {
         RunSpec {
-            model,
+            model: model(name),
             seed: 7,
             ranks: 4,
             epochs: 3,
             batch: 16,
+            accumulate: 1,
             lr: 0.05,
+            schedule: None,
+            optimiser: OptimiserKind::Sgd,
             momentum: 0.9,
+            weight_decay: 0.0,
+            clip_norm: None,
+            no_overlap: false,
+            settings: Vec::new(),
+            stragglers: Vec::new(),
             data: DataKind::Digits,
             data_dir: None,
+            train_limit: None,
+            test_limit: None,
             net: NetKind::Cnn,
             transport: TransportKind::Auto,
             link_rate: LinkRate { bytes_per_s: Some(25_000_000) },
@@ -144,9 +215,14 @@ pub(crate) mod tests {
 
     #[test]
     fn a_run_survives_its_way_through_an_argument() {
-        let mut sent = spec(SyncModel::Osp);
+        let mut sent = spec("osp");
         sent.lr = 0.1 + f32::EPSILON;
         sent.seed = u64::MAX;
+        sent.settings = vec![("a".to_owned(), "b=c".to_owned())];
+        sent.stragglers = vec!["3:30ms:1-2".parse().unwrap()];
+        sent.optimiser = OptimiserKind::AdamW;
+        sent.clip_norm = Some(1.5);
+        sent.schedule = Some("warm \"up\"".to_owned());
         sent.data_dir = Some(PathBuf::from("/a b/c"));
         sent.link_latency = Duration::from_nanos(1_234_567_891);
         assert_eq!(RunSpec::from_arg(&sent.to_arg()).unwrap(), sent);
@@ -155,12 +231,42 @@ pub(crate) mod tests {
 
     #[test]
     fn the_setting_names_what_matters() {
-        let mut spec = spec(SyncModel::Bsp);
+        let mut spec = spec("bsp");
         assert_eq!(spec.setting(), "digits, CNN, 4 ranks x batch 16, link 200 Mbit/s");
         spec.link_latency = Duration::from_micros(200);
         assert!(spec.setting().ends_with("link 200 Mbit/s + 200µs"));
         spec.link_rate = LinkRate { bytes_per_s: None };
         spec.ranks = 1;
         assert_eq!(spec.setting(), "digits, CNN, 1 rank x batch 16, link not paced + 200µs");
+    }
+
+    #[test]
+    fn the_setting_names_what_is_unusual() {
+        let mut spec = spec("bsp");
+        spec.accumulate = 2;
+        spec.optimiser = OptimiserKind::Adam;
+        spec.weight_decay = 0.5;
+        spec.clip_norm = Some(2.0);
+        spec.schedule = Some("cosine".to_owned());
+        spec.no_overlap = true;
+        spec.settings = vec![("k".to_owned(), "2".to_owned())];
+        spec.stragglers = vec!["3:30ms:1-2".parse().unwrap()];
+        spec.train_limit = Some(100);
+        spec.test_limit = Some(50);
+        assert_eq!(
+            spec.setting(),
+            "digits, CNN, 4 ranks x batch 16 x 2, link 200 Mbit/s, adam, weight decay 0.5, \
+             gradients clipped to 2, schedule cosine, no overlap, k=2, straggler 3:30ms:1-2, at \
+             most 100 to train on, at most 50 to test on"
+        );
+        assert_eq!(spec.images_per_step(), 32);
+    }
+
+    #[test]
+    fn optimisers_have_one_name_everywhere() {
+        for kind in OptimiserKind::value_variants() {
+            assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.name());
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
     }
 }

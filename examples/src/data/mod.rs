@@ -16,6 +16,8 @@ use std::path::Path;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::spec::RunSpec;
+
 /// The data sets that the trainer knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -80,6 +82,12 @@ impl Split {
         self.labels.len()
     }
 
+    /// Keeps the first `limit` images at most, of `values` bytes each.
+    fn truncate(&mut self, limit: usize, values: usize) {
+        self.labels.truncate(limit);
+        self.images.truncate(self.labels.len() * values);
+    }
+
     /// Whether there is no image.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
@@ -121,6 +129,21 @@ impl Dataset {
             DataKind::FashionMnist => idx::load(kind, directory, 0.2860, 0.3530),
             DataKind::Mnist => idx::load(kind, directory, 0.1307, 0.3081),
         }
+    }
+
+    /// The set of a run, cut to its limits.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load`].
+    pub fn of(spec: &RunSpec) -> Result<Self, DataError> {
+        let mut set = Self::load(spec.data, spec.data_dir.as_deref(), spec.seed)?;
+        let values = set.shape.values();
+        for (split, limit) in [(&mut set.train, spec.train_limit), (&mut set.test, spec.test_limit)]
+        {
+            split.truncate(limit.map_or(usize::MAX, |limit| limit as usize), values);
+        }
+        Ok(set)
     }
 
     /// Replaces `images` and `labels` by those of `split` at `indices`, as network input.
@@ -166,6 +189,20 @@ mod tests {
         set.gather(&split, [1, 0], &mut images, &mut labels);
         assert_eq!(images, [3.0, 0.0, -1.0, 1.0]);
         assert_eq!(labels, [7, 3]);
+    }
+
+    #[test]
+    fn limits_keep_the_first_items_of_each_split() {
+        let spec = crate::spec::tests::spec("bsp");
+        let whole = Dataset::of(&spec).unwrap();
+        let cut = RunSpec { train_limit: Some(100), test_limit: Some(7), ..spec.clone() };
+        let cut = Dataset::of(&cut).unwrap();
+        assert_eq!(cut.train.labels, whole.train.labels[..100]);
+        assert_eq!(cut.train.images, whole.train.images[..100 * 64]);
+        assert_eq!((cut.test.len(), cut.test.images.len()), (7, 7 * 64));
+        let loose = RunSpec { train_limit: Some(5000), test_limit: Some(5000), ..spec };
+        assert_eq!(Dataset::of(&loose).unwrap().train, whole.train);
+        assert_eq!(Dataset::of(&loose).unwrap().test, whole.test);
     }
 
     #[test]

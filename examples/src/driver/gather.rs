@@ -84,7 +84,7 @@ impl<'a> Gather<'a> {
         let times = self.sync_times_us.iter().map(|us| f64::from(*us));
         let deferred = self.deferred_pct.iter().sum::<f64>();
         Ok(Run {
-            model: spec.model,
+            model: spec.model.clone(),
             samples_per_s: samples as f64 / wall_s,
             exposed_comm_pct: mean(|summary| summary.exposed_s / summary.wall_s) * 100.0,
             bst_mean_ms: times.sum::<f64>() / self.sync_times_us.len().max(1) as f64 / 1e3,
@@ -106,8 +106,10 @@ impl<'a> Gather<'a> {
             net: spec.net.name().to_owned(),
             parameter_bytes: self.parameter_bytes,
             batch: spec.batch,
+            accumulate: spec.accumulate,
             lr: spec.lr,
             momentum: spec.momentum,
+            setting: spec.setting(),
         })
     }
 }

@@ -74,6 +74,11 @@ pub enum TrainError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The options do not go together.
+    Options {
+        /// Which, and why.
+        reason: String,
+    },
     /// Results could not be written.
     Output {
         /// Where to.
@@ -115,6 +120,7 @@ impl fmt::Display for TrainError {
         match self {
             Self::Data(source) => source.fmt(f),
             Self::Message { rank, reason } => write!(f, "rank {rank} sent {reason}"),
+            Self::Options { reason } => f.write_str(reason),
             Self::Output { path, source } => {
                 write!(f, "cannot write {}: {source}", path.display())
             }
@@ -140,7 +146,10 @@ impl Error for TrainError {
             Self::Plot(source) => Some(source),
             Self::Ranks { source, .. } | Self::Start(source) => Some(&**source),
             Self::TooFewImages(source) => Some(source),
-            Self::Message { .. } | Self::Silent { .. } | Self::Unfinished { .. } => None,
+            Self::Message { .. }
+            | Self::Options { .. }
+            | Self::Silent { .. }
+            | Self::Unfinished { .. } => None,
         }
     }
 }
@@ -155,6 +164,7 @@ pub fn train<R: RunningRanks>(
     options: &TrainOptions,
     start: impl FnMut(&RunSpec) -> Result<R, BoxError>,
 ) -> Result<Report, TrainError> {
+    options.check().map_err(|reason| TrainError::Options { reason })?;
     check_data(options)?;
     train_checked(options, start, SILENCE_LIMIT)
 }
@@ -209,9 +219,9 @@ fn output_error(path: &Path, source: io::Error) -> TrainError {
 
 /// Reads the data once here, so that a missing file is one message and not one from every rank.
 fn check_data(options: &TrainOptions) -> Result<(), TrainError> {
-    let data =
-        Dataset::load(options.data, options.data_dir.as_deref(), 0).map_err(TrainError::Data)?;
-    ShardPlan::new(data.train.len(), options.ranks, 0, options.batch as usize, 0)
+    let Some(spec) = options.runs().into_iter().next() else { return Ok(()) };
+    let data = Dataset::of(&RunSpec { seed: 0, ..spec.clone() }).map_err(TrainError::Data)?;
+    ShardPlan::new(data.train.len(), spec.ranks, 0, spec.images_per_step() as usize, 0)
         .map_err(TrainError::TooFewImages)?;
     Ok(())
 }
@@ -228,7 +238,7 @@ fn train_checked<R: RunningRanks>(
         let title = if several_seeds {
             format!("{}, seed {}", spec.model.title(), spec.seed)
         } else {
-            spec.model.title().to_owned()
+            spec.model.title()
         };
         let view = View::new(&title, options.quiet);
         let mut ranks = start(spec).map_err(TrainError::Start)?;
@@ -312,7 +322,8 @@ impl View {
                 self.bar.set_length(steps_per_epoch * u64::from(spec.epochs));
             }
             Message::Progress { epoch, step, t_s, loss } => {
-                let samples = *step as f64 * f64::from(spec.batch) * f64::from(spec.ranks);
+                let samples =
+                    *step as f64 * f64::from(spec.images_per_step()) * f64::from(spec.ranks);
                 self.bar.set_position(*step);
                 self.bar.set_message(format!(
                     "epoch {}/{}, loss {loss:.3}, {:.0} samples/s",

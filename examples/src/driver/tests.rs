@@ -7,7 +7,6 @@ use std::thread;
 use super::*;
 use crate::options::tests::parse;
 use crate::protocol::Summary;
-use crate::spec::SyncModel;
 use crate::worker::{self, LocalSgd};
 
 /// Events prepared beforehand, then silence.
@@ -80,7 +79,7 @@ fn the_messages_of_all_ranks_make_one_result() {
     ])
     .unwrap();
     let run = &report.runs[0];
-    assert_eq!((run.model, run.ranks, run.epochs), (SyncModel::Osp, 2, 2));
+    assert_eq!((run.model.name(), run.ranks, run.epochs), ("osp", 2, 2));
     assert_eq!((run.samples_per_s, run.wall_s), (160.0, 2.0));
     assert_eq!((run.exposed_comm_pct, run.bytes_per_iteration), (25.0, 150.0));
     assert_eq!((run.bst_mean_ms, run.bst_p99_ms), (2.0, 3.0));

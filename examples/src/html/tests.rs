@@ -14,7 +14,6 @@ use super::plane::{Axis, escape};
 use super::*;
 use crate::report::Report;
 use crate::report::tests::run as train_run;
-use crate::spec::SyncModel;
 
 const STEPS_PER_EPOCH: u64 = 10;
 const EPOCHS: u64 = 4;
@@ -222,7 +221,7 @@ fn what_is_drawn_lies_within_the_figure() {
 fn files_of_train_are_compared_with_run_logs() {
     let dir = samples();
     let path = dir.path().join("results.json");
-    let runs = vec![train_run(SyncModel::Asp, 5, 3000.0, 0.98)];
+    let runs = vec![train_run("asp", 5, 3000.0, 0.98)];
     fs::write(&path, serde_json::to_string(&Report { runs }).unwrap()).unwrap();
     let paths = [path.clone(), dir.path().to_owned(), path, dir.path().join("osp-1")];
     let study = Study::new(load(&paths).unwrap(), 0.9);

@@ -246,7 +246,8 @@ impl Trainer<'_> {
             let order = self.plan.epoch(epoch);
             let mut losses = 0.0;
             for (step, indices) in order.chunks_exact(self.spec.batch as usize).enumerate() {
-                let loss = self.step(epoch, step, indices, sync)?;
+                let delay = self.delay_at(steps);
+                let loss = self.step(epoch, step, delay, indices, sync)?;
                 losses += f64::from(loss);
                 steps += 1;
                 self.report_progress(epoch, steps, loss, clock)?;
@@ -273,15 +274,25 @@ impl Trainer<'_> {
         Ok((steps, clock.elapsed()))
     }
 
-    /// One step on the images at `indices`; returns this rank's loss.
+    /// What this rank sleeps in a step, counted from 0 over the whole run.
+    fn delay_at(&self, step: u64) -> Duration {
+        self.spec.stragglers.iter().map(|slow| slow.delay_at(self.rank, step)).sum()
+    }
+
+    /// One step on the images at `indices`; returns this rank's loss. The rank sleeps for `delay`
+    /// first, which counts as computing.
     fn step(
         &mut self,
         epoch: u32,
         step: usize,
+        delay: Duration,
         indices: &[usize],
         sync: &mut dyn Synchroniser,
     ) -> Result<f32, WorkerError> {
         let started = Instant::now();
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
         let loss = self.gradients_of(indices);
         let computed = Instant::now();
         if !loss.is_finite() {

@@ -5,11 +5,10 @@ use std::sync::{Arc, Barrier, Mutex};
 use super::*;
 use crate::data::DataKind;
 use crate::model::NetKind;
-use crate::spec::SyncModel;
 use crate::spec::tests::spec;
 
 fn alone(net: NetKind, epochs: u32) -> RunSpec {
-    RunSpec { ranks: 1, net, epochs, batch: 32, lr: 0.1, ..spec(SyncModel::Bsp) }
+    RunSpec { ranks: 1, net, epochs, batch: 32, lr: 0.1, ..spec("bsp") }
 }
 
 /// Trains alone; returns the final parameters and the messages.
@@ -95,6 +94,21 @@ fn every_epoch_is_reported_once_and_its_accuracy_too() {
     assert_eq!(accuracies[..2], ends[..2]);
     assert_eq!(accuracies[2], summary(&messages).wall_s);
     assert_eq!(times, 3 * 44);
+}
+
+#[test]
+fn a_straggler_sleeps_as_part_of_computing() {
+    let mut spec = RunSpec { train_limit: Some(96), ..alone(NetKind::Mlp, 2) };
+    // Of six steps over two epochs, the last of the first and the first of the second.
+    spec.stragglers = vec!["0:40ms:2-3".parse().unwrap(), "1:5s".parse().unwrap()];
+    let data = Dataset::of(&spec).unwrap();
+    let (slow, messages) = run_on(&data, &spec, &mut LocalSgd::new(0.9));
+    let summary = summary(&messages);
+    assert_eq!(summary.steps, 6);
+    // A sleep is never shorter than asked for.
+    assert!(summary.compute_s >= 0.08, "{}", summary.compute_s);
+    spec.stragglers.clear();
+    assert_eq!(run_on(&data, &spec, &mut LocalSgd::new(0.9)).0, slow);
 }
 
 /// All-reduce among threads: the simplest synchroniser for several ranks.

@@ -58,7 +58,7 @@ pub fn run(args: &TrainArgs) -> i32 {
 /// One rank's life.
 fn be_rank(spec: &str) -> Result<(), BoxError> {
     let spec = RunSpec::from_arg(spec)?;
-    let data = Dataset::load(spec.data, spec.data_dir.as_deref(), spec.seed)?;
+    let data = Dataset::of(&spec)?;
     let mut synchroniser = SessionSynchroniser::join(&spec)?;
     let rank = synchroniser.rank();
     worker::train(&spec, rank, &data, &mut synchroniser, &mut |message| message.print())?;
