@@ -1,4 +1,5 @@
-//! One shard of the parameter server: parameters and optimiser's memory of a part of the flat space.
+//! One shard of the parameter server: parameters and optimiser's memory of a part of the flat
+//! space.
 //!
 //! Owns the order in which pushes are applied: that of their arrival, each at once, whole. Never
 //! communicates: a message goes in, and with a push a reply comes out. Called by the server's

@@ -1,6 +1,7 @@
 //! OSP in its all-reduce form: important gradients before the next step, the rest during it.
 //!
-//! Owns the global parameters `w`, the optimiser's memory and each slice's version. Never drops a gradient:
+//! Owns the global parameters `w`, the optimiser's memory and each slice's version. Never drops
+//! a gradient:
 //! each is averaged over all ranks and applied to `w` exactly once, deferred ones one step late.
 //! Built by [`super::build`].
 //!
