@@ -1,9 +1,8 @@
 //! BSP: all ranks average all gradients after each step, and wait for it.
 //!
 //! Owns the optimiser's memory. The parameters are the trainer's own, the same on every rank.
-//! Never lets a
-//! rank go on before the last byte is there: bucketed reductions during the backward pass, which
-//! would hide a part, are not made yet. Built by [`super::build`].
+//! Never lets a rank go on before the last byte is there: bucketed reductions during the backward
+//! pass, which would hide a part, are not made yet. Built by [`super::build`].
 //!
 //! Per step and rank: one all_reduce of S(G) bytes, all of it exposed.
 
