@@ -43,12 +43,11 @@ impl Bsp {
     }
 
     fn apply(&mut self, data: Vec<f32>, tensors: &mut Tensors<'_, '_>) {
-        let norm = sum_of_squares(&data).sqrt();
-        let size = StepSize {
-            learning_rate: self.learning_rate,
-            gradient_scale: clip_scale(norm, self.job.clip_norm),
-            updates: self.memory.updates,
-        };
+        let mut size = StepSize::new(self.learning_rate, self.memory.updates);
+        if self.job.clip_norm.is_some() {
+            let norm = sum_of_squares(&data).sqrt();
+            size.gradient_scale = clip_scale(norm, self.job.clip_norm);
+        }
         let mut start = 0;
         for parameters in tensors.parameters.iter_mut() {
             let range = start..start + parameters.len();

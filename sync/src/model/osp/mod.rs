@@ -1,9 +1,8 @@
 //! OSP in its all-reduce form: important gradients before the next step, the rest during it.
 //!
-//! Owns the global parameters `w`, the optimiser's memory and each slice's version. Never drops
-//! a gradient:
-//! each is averaged over all ranks and applied to `w` exactly once, deferred ones one step late.
-//! Built by [`super::build`].
+//! Owns the global parameters `w`, the optimiser's memory and each slice's version. Never drops a
+//! gradient: each is averaged over all ranks and applied to `w` exactly once, deferred ones one
+//! step late. Built by [`super::build`].
 //!
 //! ```text
 //! step t  : computes with x(t)              while ICS(t-1) is under way
@@ -239,6 +238,9 @@ impl Osp {
                 continue;
             }
             let (gradient, later) = rest.split_at(slice.len);
+            if self.job.clip_norm.is_some() {
+                self.global.squares[index] = sum_of_squares(gradient);
+            }
             self.global.apply(index, slice.flat(), gradient, &update);
             if let Some(parameters) = &mut publish {
                 let target = &mut parameters[slice.tensor][slice.within()];
@@ -469,9 +471,6 @@ impl Global {
             for (mean, new) in self.average[flat.clone()].iter_mut().zip(gradient) {
                 *mean = gamma * *mean + (1.0 - gamma) * new;
             }
-        }
-        if update.job.clip_norm.is_some() {
-            self.squares[index] = sum_of_squares(gradient);
         }
         update.job.optimiser.step(parameters, self.moments.range_mut(flat), gradient, update.size);
     }

@@ -427,3 +427,52 @@ fn hidden_transfers_are_not_exposed() {
     let important = osp.model(0).traffic().important_bytes as f64;
     assert!((exposed[4] - important * 0.15).abs() < 0.1, "{exposed:?}");
 }
+
+/// A rank's gradients of one step, long enough that clipping bites.
+fn steep(rank: u64, step: u64) -> TensorList {
+    random_list(&mut fastrand::Rng::with_seed(rank * 100 + step))
+}
+
+fn clipped(model: ModelKind) -> SessionConfig {
+    SessionConfig { clip_norm: Some(0.5), ..session(model) }
+}
+
+#[test]
+fn nothing_deferred_clips_as_bsp_does() {
+    let start = steep(9, 9);
+    let run = |session: &SessionConfig| {
+        let mut ranks = Lockstep::new(session, 4, &start).unwrap();
+        for step in 0..6 {
+            let gradients: Vec<TensorList> = (0..4).map(|rank| steep(rank, step)).collect();
+            ranks.step(&gradients, 0.1).unwrap();
+        }
+        bits(ranks.parameters(0))
+    };
+    let bsp = run(&clipped(ModelKind::Bsp));
+    assert_eq!(run(&clipped(ModelKind::Osp(osp(0.0)))), bsp);
+    assert_ne!(run(&session(ModelKind::Bsp)), bsp, "clipping changes the result");
+}
+
+/// A gradient of norm 10 that is always the same is scaled by a tenth of a half in all slices:
+/// what is deferred counts with its last value, which is the same.
+#[test]
+fn a_steady_gradient_is_clipped_alike_in_both_stages() {
+    let len = LENS.iter().sum::<usize>() as f32;
+    let each = 10.0 / len.sqrt();
+    let gradients: TensorList = LENS.map(|len| vec![each; len]).to_vec();
+    let start: TensorList = LENS.map(|len| vec![0.0; len]).to_vec();
+    let optimiser = Sgd { momentum: 0.0, ..Sgd::default() }.into();
+    let budget = BudgetRule::Fixed { share: 0.6, warmup_epochs: 0 };
+    let model = ModelKind::Osp(OspConfig { budget, ..osp(0.6) });
+    let session = SessionConfig { optimiser, ..clipped(model) };
+    let mut ranks = Lockstep::new(&session, 2, &start).unwrap();
+    let steps = 8;
+    for _ in 0..steps {
+        ranks.step(&[gradients.clone(), gradients.clone()], 1.0).unwrap();
+    }
+    ranks.drain().unwrap();
+    let expected = -each * 0.05 * steps as f32;
+    for value in ranks.parameters(1).iter().flatten() {
+        assert!((value - expected).abs() < 1e-5, "{value} {expected}");
+    }
+}
