@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use syncline::policy::schedule::Schedule;
 
 use crate::data::DataKind;
 use crate::model::NetKind;
@@ -55,11 +56,6 @@ pub struct TrainOptions {
           value_name = "N")]
     pub batch: u32,
 
-    /// Batches in a step, whose gradients are averaged before ranks exchange them
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024),
-          value_name = "K")]
-    pub accumulate: u32,
-
     /// Learning rate
     #[arg(long, default_value_t = 0.05, value_parser = parse_lr, value_name = "X")]
     pub lr: f32,
@@ -80,17 +76,10 @@ pub struct TrainOptions {
     #[arg(long, value_parser = parse_clip_norm, value_name = "X")]
     pub clip_norm: Option<f32>,
 
-    /// Course of the learning rate over the steps [default: constant]
-    #[arg(long, value_name = "TEXT")]
+    /// Course of the learning rate over the samples of all ranks, such as
+    /// cosine:total=36000,warmup=2000 or step:0.1@18000,27000 [default: constant]
+    #[arg(long, value_parser = parse_schedule, value_name = "TEXT")]
     pub schedule: Option<String>,
-
-    /// Exchange gradients only after the backward pass, not during it
-    #[arg(long)]
-    pub no_overlap: bool,
-
-    /// A further setting of the synchronisation model; can be given several times
-    #[arg(long = "set", value_parser = parse_setting, value_name = "KEY=VALUE")]
-    pub settings: Vec<(String, String)>,
 
     /// Make a rank sleep in each step, or in steps FROM to TO; can be given several times
     #[arg(long = "straggler", value_name = "RANK:TIME[:FROM-TO]")]
@@ -194,15 +183,12 @@ impl TrainOptions {
             ranks: self.ranks,
             epochs: self.epochs.unwrap_or_else(|| self.data.default_epochs()),
             batch: self.batch,
-            accumulate: self.accumulate,
             lr: self.lr,
             schedule: self.schedule.clone(),
             optimiser: self.optimiser,
             momentum: self.momentum,
             weight_decay: self.weight_decay,
             clip_norm: self.clip_norm,
-            no_overlap: self.no_overlap,
-            settings: self.settings.clone(),
             stragglers: self.stragglers.clone(),
             data: self.data,
             data_dir: self.data_dir.clone(),
@@ -236,11 +222,9 @@ fn parse_clip_norm(text: &str) -> Result<f32, String> {
     norm.ok_or_else(|| "a norm to clip at is a number above 0".to_owned())
 }
 
-fn parse_setting(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write KEY=VALUE".to_owned()),
-    }
+fn parse_schedule(text: &str) -> Result<String, String> {
+    let schedule = text.parse::<Schedule>().map_err(|error| error.to_string())?;
+    Ok(schedule.to_string())
 }
 
 #[cfg(test)]
@@ -288,19 +272,20 @@ pub(crate) mod tests {
 
     #[test]
     fn settings_reach_the_run() {
-        let line = "--optimiser adamw --weight-decay 0.01 --clip-norm 2 --schedule cosine \
-                    --no-overlap --set a=1 --set b=x=y --straggler 3:30ms:1-4 --straggler 0:1ms \
-                    --accumulate 4 --train-limit 100 --test-limit 50";
+        let line = "--optimiser adamw --weight-decay 0.01 --clip-norm 2 --schedule cosine:total=90 \
+                    --straggler 3:30ms:1-4 --straggler 0:1ms \
+                    --train-limit 100 --test-limit 50";
         let options = parse(line).unwrap();
         let run = &options.runs()[0];
         assert_eq!((run.optimiser, run.weight_decay), (OptimiserKind::AdamW, 0.01));
-        assert_eq!((run.clip_norm, run.schedule.as_deref()), (Some(2.0), Some("cosine")));
-        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        assert_eq!(run.settings, [pair("a", "1"), pair("b", "x=y")]);
+        assert_eq!(
+            (run.clip_norm, run.schedule.as_deref()),
+            (Some(2.0), Some("cosine:total=90,final=0"))
+        );
         let stragglers: Vec<String> = run.stragglers.iter().map(ToString::to_string).collect();
         assert_eq!(stragglers, ["3:30ms:1-4", "0:1ms"]);
-        assert_eq!((run.accumulate, run.train_limit, run.test_limit), (4, Some(100), Some(50)));
-        assert!(run.no_overlap && options.check().is_ok());
+        assert_eq!((run.train_limit, run.test_limit), (Some(100), Some(50)));
+        assert!(options.check().is_ok());
         let error = parse("--ranks 3 --straggler 3:1ms").unwrap().check().unwrap_err();
         assert_eq!(error, "--straggler 3:1ms: no rank 3 among 3, counted from 0");
     }
@@ -313,10 +298,8 @@ pub(crate) mod tests {
             ("--models bsp,xsp", unknown.as_str()),
             ("--weight-decay=-1", "weight decay is a number from 0 on"),
             ("--clip-norm 0", "a norm to clip at is a number above 0"),
-            ("--set k", "write KEY=VALUE"),
-            ("--set =v", "write KEY=VALUE"),
             ("--straggler 1", "write RANK:TIME or RANK:TIME:FROM-TO"),
-            ("--accumulate 0", "0 is not in 1..=1024"),
+            ("--schedule cosin", "'cosin' is not understood"),
             ("--train-limit 0", "0 is not in 1.."),
             ("--seed 1 --seeds 2", "cannot be used with"),
             ("--epochs 0", "0 is not in 1..=10000"),

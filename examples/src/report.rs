@@ -65,9 +65,6 @@ pub struct Run {
     pub parameter_bytes: u64,
     /// Images that go through a rank's network at once.
     pub batch: u32,
-    /// Such batches in a step.
-    #[serde(default = "one")]
-    pub accumulate: u32,
     /// Learning rate.
     pub lr: f32,
     /// Momentum.
@@ -75,11 +72,6 @@ pub struct Run {
     /// All settings but model and seed, in words.
     #[serde(default)]
     pub setting: String,
-}
-
-/// What older results leave out.
-fn one() -> u32 {
-    1
 }
 
 /// Mean and sample standard deviation; the latter 0 for a single value.
@@ -236,7 +228,6 @@ pub(crate) mod tests {
             net: "cnn".to_owned(),
             parameter_bytes: 207_784,
             batch: 16,
-            accumulate: 1,
             lr: 0.05,
             momentum: 0.9,
             setting: "digits, CNN".to_owned(),

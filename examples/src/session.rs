@@ -6,8 +6,8 @@
 use std::time::Instant;
 
 use syncline::{
-    Communicator, Config, LinkRate, ModelKind, Pacing, ReduceOp, Session, SessionConfig, Sgd,
-    TensorSpec, TransportChoice,
+    Adam, Communicator, Config, LinkRate, ModelKind, Optimiser, Pacing, ReduceOp, Session,
+    SessionConfig, Sgd, TensorSpec, TransportChoice,
 };
 
 use crate::BoxError;
@@ -35,7 +35,6 @@ impl SessionSynchroniser {
     ///
     /// The communicator's, or a setting that cannot work.
     pub fn join(spec: &RunSpec) -> Result<Self, BoxError> {
-        refuse_unapplied(spec)?;
         let mut config = Config::from_env()?;
         config.transport = match spec.transport {
             TransportKind::Auto => TransportChoice::Auto,
@@ -47,13 +46,16 @@ impl SessionSynchroniser {
             latency: spec.link_latency,
         });
         let model: ModelKind = spec.model.name().parse()?;
-        let sgd =
-            Sgd { momentum: spec.momentum, weight_decay: spec.weight_decay, ..Sgd::default() };
-        let optimiser = sgd.into();
         Ok(Self {
             is_paced: config.pacing.is_some(),
             communicator: Communicator::connect(config)?,
-            config: SessionConfig { model, optimiser, seed: spec.seed, ..SessionConfig::default() },
+            config: SessionConfig {
+                model,
+                optimiser: optimiser(spec),
+                clip_norm: spec.clip_norm,
+                seed: spec.seed,
+                ..SessionConfig::default()
+            },
             session: None,
             bytes_seen: 0,
             deferred_bytes: 0,
@@ -134,49 +136,18 @@ impl Synchroniser for SessionSynchroniser {
     }
 }
 
-/// Refuses settings that would change nothing here, so that no result is taken for another's.
-fn refuse_unapplied(spec: &RunSpec) -> Result<(), BoxError> {
-    let setting = spec.settings.first().map(|(key, value)| format!("--set {key}={value}"));
-    let optimiser = (spec.optimiser != OptimiserKind::Sgd)
-        .then(|| format!("--optimiser {}", spec.optimiser.name()));
-    let unapplied = optimiser
-        .or_else(|| spec.clip_norm.map(|norm| format!("--clip-norm {norm}")))
-        .or_else(|| spec.schedule.as_ref().map(|schedule| format!("--schedule {schedule}")))
-        .or_else(|| spec.no_overlap.then(|| "--no-overlap".to_owned()))
-        .or_else(|| (spec.accumulate != 1).then(|| format!("--accumulate {}", spec.accumulate)))
-        .or(setting);
-    match unapplied {
-        Some(option) => Err(format!("{option} is not supported by this session").into()),
-        None => Ok(()),
+fn optimiser(spec: &RunSpec) -> Optimiser {
+    let weight_decay = spec.weight_decay;
+    let sgd = |is_nesterov| Sgd { momentum: spec.momentum, weight_decay, is_nesterov }.into();
+    let adam = |is_decoupled| Adam { weight_decay, is_decoupled, ..Adam::default() }.into();
+    match spec.optimiser {
+        OptimiserKind::Adam => adam(false),
+        OptimiserKind::AdamW => adam(true),
+        OptimiserKind::Nesterov => sgd(true),
+        OptimiserKind::Sgd => sgd(false),
     }
 }
 
 fn slices_mut(tensors: &mut [Tensor]) -> Vec<&mut [f32]> {
     tensors.iter_mut().map(|tensor| &mut tensor.data[..]).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::spec::tests::spec;
-
-    #[test]
-    fn settings_without_effect_are_refused_by_name() {
-        assert!(refuse_unapplied(&spec("bsp")).is_ok());
-        assert!(refuse_unapplied(&RunSpec { weight_decay: 0.1, ..spec("bsp") }).is_ok());
-        let refused = |change: fn(&mut RunSpec)| {
-            let mut spec = spec("bsp");
-            change(&mut spec);
-            refuse_unapplied(&spec).unwrap_err().to_string()
-        };
-        let text = refused(|spec| spec.optimiser = OptimiserKind::Adam);
-        assert_eq!(text, "--optimiser adam is not supported by this session");
-        assert!(refused(|spec| spec.clip_norm = Some(2.0)).starts_with("--clip-norm 2 "));
-        let text = refused(|spec| spec.schedule = Some("cosine".to_owned()));
-        assert!(text.starts_with("--schedule cosine "));
-        assert!(refused(|spec| spec.accumulate = 2).starts_with("--accumulate 2 "));
-        assert!(refused(|spec| spec.no_overlap = true).starts_with("--no-overlap "));
-        let text = refused(|spec| spec.settings = vec![("a".to_owned(), "b".to_owned())]);
-        assert!(text.starts_with("--set a=b "));
-    }
 }

@@ -72,13 +72,11 @@ pub struct RunSpec {
     pub ranks: u32,
     /// Passes over the training images.
     pub epochs: u32,
-    /// Images that go through a rank's network at once.
+    /// Images per rank and step.
     pub batch: u32,
-    /// Such batches in a step, whose gradients are averaged; at least 1.
-    pub accumulate: u32,
     /// Learning rate.
     pub lr: f32,
-    /// Its course over the steps, in the words of the library; none for constant.
+    /// Its course over the job's samples, in the words of the library; none for constant.
     pub schedule: Option<String>,
     /// How parameters follow from gradients.
     pub optimiser: OptimiserKind,
@@ -88,10 +86,6 @@ pub struct RunSpec {
     pub weight_decay: f32,
     /// Longest gradient, by Euclidean norm over all tensors; none for any length.
     pub clip_norm: Option<f32>,
-    /// Whether gradients must wait for the end of the backward pass.
-    pub no_overlap: bool,
-    /// Further settings of the model, by name, in the order given.
-    pub settings: Vec<(String, String)>,
     /// Ranks that are made slow.
     pub stragglers: Vec<Straggler>,
     /// Data set.
@@ -127,11 +121,6 @@ impl RunSpec {
         serde_json::from_str(text)
     }
 
-    /// Images of a rank in a step.
-    pub fn images_per_step(&self) -> u32 {
-        self.batch.saturating_mul(self.accumulate)
-    }
-
     /// The setting that a table or plot belongs to, without model and seed, on one line.
     pub fn setting(&self) -> String {
         let latency = match self.link_latency {
@@ -146,13 +135,9 @@ impl RunSpec {
             Some(_) => format!("link {}", self.link_rate),
         };
         let data = self.data.name();
-        let accumulate = match self.accumulate {
-            1 => String::new(),
-            count => format!(" x {count}"),
-        };
         let batch = self.batch;
         let rest = self.unusual();
-        format!("{data}, {net}, {ranks} x batch {batch}{accumulate}, {link}{latency}{rest}")
+        format!("{data}, {net}, {ranks} x batch {batch}, {link}{latency}{rest}")
     }
 
     /// What differs from the defaults beyond the usual, each part after a comma.
@@ -166,10 +151,6 @@ impl RunSpec {
         }
         parts.extend(self.clip_norm.map(|norm| format!("gradients clipped to {norm}")));
         parts.extend(self.schedule.as_ref().map(|schedule| format!("schedule {schedule}")));
-        if self.no_overlap {
-            parts.push("no overlap".to_owned());
-        }
-        parts.extend(self.settings.iter().map(|(key, value)| format!("{key}={value}")));
         parts.extend(self.stragglers.iter().map(|slow| format!("straggler {slow}")));
         parts.extend(self.train_limit.map(|limit| format!("at most {limit} to train on")));
         parts.extend(self.test_limit.map(|limit| format!("at most {limit} to test on")));
@@ -192,15 +173,12 @@ pub(crate) mod tests {
             ranks: 4,
             epochs: 3,
             batch: 16,
-            accumulate: 1,
             lr: 0.05,
             schedule: None,
             optimiser: OptimiserKind::Sgd,
             momentum: 0.9,
             weight_decay: 0.0,
             clip_norm: None,
-            no_overlap: false,
-            settings: Vec::new(),
             stragglers: Vec::new(),
             data: DataKind::Digits,
             data_dir: None,
@@ -218,7 +196,6 @@ pub(crate) mod tests {
         let mut sent = spec("osp");
         sent.lr = 0.1 + f32::EPSILON;
         sent.seed = u64::MAX;
-        sent.settings = vec![("a".to_owned(), "b=c".to_owned())];
         sent.stragglers = vec!["3:30ms:1-2".parse().unwrap()];
         sent.optimiser = OptimiserKind::AdamW;
         sent.clip_norm = Some(1.5);
@@ -243,23 +220,19 @@ pub(crate) mod tests {
     #[test]
     fn the_setting_names_what_is_unusual() {
         let mut spec = spec("bsp");
-        spec.accumulate = 2;
         spec.optimiser = OptimiserKind::Adam;
         spec.weight_decay = 0.5;
         spec.clip_norm = Some(2.0);
         spec.schedule = Some("cosine".to_owned());
-        spec.no_overlap = true;
-        spec.settings = vec![("k".to_owned(), "2".to_owned())];
         spec.stragglers = vec!["3:30ms:1-2".parse().unwrap()];
         spec.train_limit = Some(100);
         spec.test_limit = Some(50);
         assert_eq!(
             spec.setting(),
-            "digits, CNN, 4 ranks x batch 16 x 2, link 200 Mbit/s, adam, weight decay 0.5, \
-             gradients clipped to 2, schedule cosine, no overlap, k=2, straggler 3:30ms:1-2, at \
+            "digits, CNN, 4 ranks x batch 16, link 200 Mbit/s, adam, weight decay 0.5, \
+             gradients clipped to 2, schedule cosine, straggler 3:30ms:1-2, at \
              most 100 to train on, at most 50 to test on"
         );
-        assert_eq!(spec.images_per_step(), 32);
     }
 
     #[test]

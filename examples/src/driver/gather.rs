@@ -106,7 +106,6 @@ impl<'a> Gather<'a> {
             net: spec.net.name().to_owned(),
             parameter_bytes: self.parameter_bytes,
             batch: spec.batch,
-            accumulate: spec.accumulate,
             lr: spec.lr,
             momentum: spec.momentum,
             setting: spec.setting(),

@@ -221,7 +221,7 @@ fn output_error(path: &Path, source: io::Error) -> TrainError {
 fn check_data(options: &TrainOptions) -> Result<(), TrainError> {
     let Some(spec) = options.runs().into_iter().next() else { return Ok(()) };
     let data = Dataset::of(&RunSpec { seed: 0, ..spec.clone() }).map_err(TrainError::Data)?;
-    ShardPlan::new(data.train.len(), spec.ranks, 0, spec.images_per_step() as usize, 0)
+    ShardPlan::new(data.train.len(), spec.ranks, 0, spec.batch as usize, 0)
         .map_err(TrainError::TooFewImages)?;
     Ok(())
 }
@@ -322,8 +322,7 @@ impl View {
                 self.bar.set_length(steps_per_epoch * u64::from(spec.epochs));
             }
             Message::Progress { epoch, step, t_s, loss } => {
-                let samples =
-                    *step as f64 * f64::from(spec.images_per_step()) * f64::from(spec.ranks);
+                let samples = *step as f64 * f64::from(spec.batch) * f64::from(spec.ranks);
                 self.bar.set_position(*step);
                 self.bar.set_message(format!(
                     "epoch {}/{}, loss {loss:.3}, {:.0} samples/s",

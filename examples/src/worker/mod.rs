@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 pub use local::LocalSgd;
 
+use syncline::policy::schedule::Schedule;
+
 use crate::BoxError;
 use crate::data::shard::TooFewImages;
 use crate::data::{Dataset, ShardPlan};
@@ -111,6 +113,8 @@ pub enum WorkerError {
     },
     /// The parent does not read any more.
     Report(io::Error),
+    /// The learning rate's schedule cannot be read.
+    Schedule(syncline::Error),
     /// The synchroniser failed.
     Synchronise {
         /// Epoch, from 0.
@@ -132,6 +136,7 @@ impl fmt::Display for WorkerError {
                 "training diverged in epoch {epoch}, step {step}: the loss is not a number; choose \
                  a learning rate below {lr}"
             ),
+            Self::Schedule(source) => source.fmt(f),
             Self::Report(source) => write!(f, "cannot report to the parent: {source}"),
             Self::Synchronise { epoch, action, source } => {
                 write!(f, "cannot {action} in epoch {epoch}: {source}")
@@ -146,6 +151,7 @@ impl Error for WorkerError {
         match self {
             Self::Diverged { .. } => None,
             Self::Report(source) => Some(source),
+            Self::Schedule(source) => Some(source),
             Self::Synchronise { source, .. } => Some(&**source),
             Self::TooFewImages(source) => Some(source),
         }
@@ -178,10 +184,13 @@ pub fn train(
         .map_err(WorkerError::TooFewImages)?;
     let (network, parameters) = Network::new(spec.net, data.shape, data.classes, spec.seed);
     let gradients = zeros_like(&parameters);
+    let text = spec.schedule.as_deref().unwrap_or("constant");
+    let schedule = text.parse::<Schedule>().map_err(WorkerError::Schedule)?.with_base(spec.lr);
     let mut trainer = Trainer {
         spec,
         rank,
         data,
+        schedule,
         plan,
         network,
         parameters,
@@ -212,6 +221,7 @@ struct Trainer<'a> {
     spec: &'a RunSpec,
     rank: u32,
     data: &'a Dataset,
+    schedule: Schedule,
     plan: ShardPlan,
     network: Network,
     parameters: Vec<Tensor>,
@@ -246,8 +256,7 @@ impl Trainer<'_> {
             let order = self.plan.epoch(epoch);
             let mut losses = 0.0;
             for (step, indices) in order.chunks_exact(self.spec.batch as usize).enumerate() {
-                let delay = self.delay_at(steps);
-                let loss = self.step(epoch, step, delay, indices, sync)?;
+                let loss = self.step(epoch, step, steps, indices, sync)?;
                 losses += f64::from(loss);
                 steps += 1;
                 self.report_progress(epoch, steps, loss, clock)?;
@@ -279,16 +288,24 @@ impl Trainer<'_> {
         self.spec.stragglers.iter().map(|slow| slow.delay_at(self.rank, step)).sum()
     }
 
-    /// One step on the images at `indices`; returns this rank's loss. The rank sleeps for `delay`
-    /// first, which counts as computing.
+    /// The learning rate of a step, counted likewise.
+    fn rate_at(&self, step: u64) -> f32 {
+        let RunSpec { ranks, batch, .. } = *self.spec;
+        self.schedule.rate(step * u64::from(ranks) * u64::from(batch))
+    }
+
+    /// One step on the images at `indices`, after `before` others of the whole run; returns this
+    /// rank's loss. A straggler sleeps first, which counts as computing.
     fn step(
         &mut self,
         epoch: u32,
         step: usize,
-        delay: Duration,
+        before: u64,
         indices: &[usize],
         sync: &mut dyn Synchroniser,
     ) -> Result<f32, WorkerError> {
+        let delay = self.delay_at(before);
+        let lr = self.rate_at(before);
         let started = Instant::now();
         if !delay.is_zero() {
             std::thread::sleep(delay);
@@ -296,11 +313,11 @@ impl Trainer<'_> {
         let loss = self.gradients_of(indices);
         let computed = Instant::now();
         if !loss.is_finite() {
-            return Err(WorkerError::Diverged { epoch, step, lr: self.spec.lr });
+            return Err(WorkerError::Diverged { epoch, step, lr });
         }
         let (parameters, gradients) = (&mut self.parameters, &mut self.gradients);
         let cost = sync
-            .step(loss, parameters, gradients, self.spec.lr)
+            .step(loss, parameters, gradients, lr)
             .map_err(failed(epoch, "synchronise a step"))?;
         self.sync_times_us.push(computed.elapsed().as_secs_f32() * 1e6);
         self.compute += computed - started;

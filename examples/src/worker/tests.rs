@@ -268,3 +268,53 @@ fn failures_end_training_with_their_reason() {
     let error = train(&spec, 0, &data, &mut LocalSgd::new(0.9), &mut closed).unwrap_err();
     assert!(matches!(error, WorkerError::Report(_)), "{error}");
 }
+
+/// Keeps the rates that it is given.
+struct Rates(Vec<f32>, LocalSgd);
+
+impl Synchroniser for Rates {
+    fn transport(&self) -> String {
+        self.1.transport()
+    }
+
+    fn start(&mut self, parameters: &mut [Tensor]) -> Result<(), BoxError> {
+        self.1.start(parameters)
+    }
+
+    fn step(
+        &mut self,
+        loss: f32,
+        parameters: &mut [Tensor],
+        gradients: &mut [Tensor],
+        lr: f32,
+    ) -> Result<StepCost, BoxError> {
+        self.0.push(lr);
+        self.1.step(loss, parameters, gradients, lr)
+    }
+
+    fn end_epoch(&mut self, mean_loss: f32) -> Result<EpochReport, BoxError> {
+        self.1.end_epoch(mean_loss)
+    }
+
+    fn finish(&mut self, parameters: &mut [Tensor]) -> Result<StepCost, BoxError> {
+        self.1.finish(parameters)
+    }
+}
+
+/// The rate falls at a mark in samples of all ranks, whatever the epochs.
+#[test]
+fn the_schedule_counts_the_samples_of_all_ranks() {
+    let data = Dataset::load(DataKind::Digits, None, 1).unwrap();
+    let spec = RunSpec { ranks: 2, batch: 50, lr: 0.5, ..alone(NetKind::Mlp, 2) };
+    let spec = RunSpec { schedule: Some("step:0.5@1000,2000".to_owned()), ..spec };
+    let mut rates = Rates(Vec::new(), LocalSgd::new(0.0));
+    train(&spec, 1, &data, &mut rates, &mut |_| Ok(())).unwrap();
+    assert_eq!(rates.0.len(), 28);
+    let expected = [(0, 0.5), (9, 0.5), (10, 0.25), (19, 0.25), (20, 0.125), (27, 0.125)];
+    for (step, rate) in expected {
+        assert_eq!(rates.0[step], rate, "step {step}");
+    }
+    let bad = RunSpec { schedule: Some("cosin".to_owned()), ..spec };
+    let error = train(&bad, 0, &data, &mut LocalSgd::new(0.0), &mut |_| Ok(())).unwrap_err();
+    assert!(error.to_string().contains("'cosin'"), "{error}");
+}
