@@ -15,7 +15,7 @@ const RANKS: u32 = 3;
 const LEN: usize = 5000;
 /// Names the model, in a child only.
 const MODEL: &str = "SYNCLINE_TEST_MODEL";
-/// Says which rank ends without a word in the middle, in a child only.
+/// Says which rank ends without a word, and where: "1 step", "1 switch", "1 drain". In a child only.
 const CRASH: &str = "SYNCLINE_TEST_CRASH";
 
 fn config(name: &str) -> SessionConfig {
@@ -36,23 +36,44 @@ fn config(name: &str) -> SessionConfig {
 fn rank() {
     let Ok(name) = std::env::var(MODEL) else { return };
     let world = Communicator::init().expect("joined");
-    let crashes = std::env::var(CRASH).is_ok_and(|rank| rank == world.rank().to_string());
-    match train(&world, &config(&name), crashes) {
+    let crash = std::env::var(CRASH).unwrap_or_default();
+    let place = crash.strip_prefix(&format!("{} ", world.rank())).unwrap_or_default();
+    match train(&world, &config(&name), place) {
         Ok(end) => println!("\nend {end}"),
         Err(Error::Communication(error)) => println!("\nend {:?}", error.kind()),
         Err(error) => panic!("{error}"),
     }
 }
 
-fn train(world: &Communicator, config: &SessionConfig, crashes: bool) -> syncline::Result<String> {
+/// Trains, switches to another model after 20 steps, drains after 25. Ends at `place`, if it names one.
+fn train(world: &Communicator, config: &SessionConfig, place: &str) -> syncline::Result<String> {
+    let next = match config.model {
+        ModelKind::Asp(_) => "bsp",
+        ModelKind::Bsp => "osp",
+        ModelKind::Osp(_) => "asp",
+    };
+    let crash_at = |here: &str| {
+        if place == here {
+            std::process::exit(0);
+        }
+    };
     let mut random = fastrand::Rng::with_seed(u64::from(world.rank()));
     let mut parameters: Vec<f32> = (0..LEN).map(|_| random.f32() - 0.5).collect();
     let specs = [TensorSpec::new("all", LEN)];
     let mut session = Session::new(world, &specs, &mut [&mut parameters], config)?;
     let mut deferred = 0;
     for step in 0..30 {
-        if crashes && step == 17 {
-            std::process::exit(0);
+        match step {
+            17 => crash_at("step"),
+            20 => {
+                crash_at("switch");
+                session.switch_to(self::config(next).model, &mut [&mut parameters])?;
+            }
+            25 => {
+                crash_at("drain");
+                session.drain(&mut [&mut parameters])?;
+            }
+            _ => {}
         }
         let gradient: Vec<f32> = (0..LEN).map(|_| random.f32() - 0.5).collect();
         deferred += session.step(&mut [&mut parameters], &[&gradient], 0.01, 1.0)?.bytes_deferred;
@@ -113,14 +134,17 @@ fn processes_end_with_the_same_bits() {
     for name in ["bsp", "osp", "asp"] {
         let ends = run(name, "");
         assert!(ends.iter().all(|end| *end == ends[0]), "{name}: {ends:?}");
-        assert_eq!(ends[0].ends_with(" deferred 0"), name != "osp", "{ends:?}");
+        // OSP is what the second starts with, and what the first switches to.
+        assert_eq!(ends[0].ends_with(" deferred 0"), name == "asp", "{ends:?}");
     }
 }
 
 #[test]
 fn a_rank_that_ends_is_a_lost_peer_to_all_others() {
-    for name in ["bsp", "osp", "asp"] {
-        let ends = run(name, "1");
-        assert_eq!(ends, ["end PeerLost", "none", "end PeerLost"], "{name}");
+    for place in ["step", "switch", "drain"] {
+        for name in ["bsp", "osp", "asp"] {
+            let ends = run(name, &format!("1 {place}"));
+            assert_eq!(ends, ["end PeerLost", "none", "end PeerLost"], "{name}, {place}");
+        }
     }
 }
