@@ -3,7 +3,7 @@
 //! Owns the frame. Never does a subcommand's work. Called by `main.rs`.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -33,6 +33,20 @@ Examples:
     syncline perf all_reduce -n 2,4,8              measure a collective
     syncline report runs -o report.html            compare runs that are over
     syncline info                                  what this host can do";
+
+/// Prints a result to standard output. A reader that has seen enough is no error.
+///
+/// # Errors
+/// Standard output cannot be written, with that in the text.
+pub(crate) fn print(text: &str) -> Result<(), String> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Communication for distributed deep learning: start ranks, train, measure, look around.
 #[derive(Debug, Parser)]
@@ -89,7 +103,7 @@ fn with_long_np(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = Os
 /// `SYNCLINE_LOG=debug` shows on stderr what the launcher does; without it, nothing is logged.
 fn start_logging() {
     let filter = tracing_subscriber::EnvFilter::from_env("SYNCLINE_LOG");
-    let stderr = std::io::stderr;
+    let stderr = io::stderr;
     let has_colours = stderr().is_terminal();
     let format = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
     format.with_ansi(has_colours).init();

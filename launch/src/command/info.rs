@@ -3,7 +3,7 @@
 //! Owns the questions and the layout. The answers come from a real job of threads of this
 //! process, so they are what a job here would do. Called by [`crate::cli`].
 
-use crate::cli::EXIT_FAILED;
+use crate::cli::{EXIT_FAILED, print};
 use clap::Args;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -60,12 +60,18 @@ pub fn run(args: &InfoArgs) -> i32 {
             return EXIT_FAILED;
         }
     };
-    if args.json {
-        println!("{}", to_json(args, &host, &job));
+    let text = if args.json {
+        format!("{}\n", to_json(args, &host, &job))
     } else {
-        print!("{}", to_text(args, &host, &job));
+        to_text(args, &host, &job)
+    };
+    match print(&text) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("syncline info: {error}");
+            EXIT_FAILED
+        }
     }
-    0
 }
 
 /// What a rank of the job sees.

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::cli::EXIT_FAILED;
+use crate::cli::{EXIT_FAILED, print};
 use clap::Args;
 use syncline_examples::BoxError;
 use syncline_examples::html::{Study, load, page};
@@ -53,12 +53,12 @@ pub fn run(args: &ReportArgs) -> i32 {
 
 fn report(args: &ReportArgs) -> Result<(), BoxError> {
     let study = Study::new(load(&args.runs)?, args.target);
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&study)?);
+    let text = if args.json {
+        serde_json::to_string_pretty(&study)?
     } else {
-        println!("{}", study.table());
-        study.notes().iter().for_each(|note| println!("{note}"));
-    }
+        std::iter::once(study.table()).chain(study.notes()).collect::<Vec<_>>().join("\n")
+    };
+    print(&format!("{text}\n"))?;
     if let Some(path) = &args.output {
         write(path, &page(&study))?;
         eprintln!("wrote {}", path.display());

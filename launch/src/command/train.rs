@@ -4,7 +4,7 @@
 //! Owns starting the ranks and passing on what they say. The trainer is `syncline-examples`'.
 //! Called by [`crate::cli`]; each rank is this program again, with the hidden flag `--as-rank`.
 
-use crate::cli::EXIT_FAILED;
+use crate::cli::{EXIT_FAILED, EXIT_USAGE};
 use crate::{Job, JobEnd, Output, Report as JobReport, RunningJob, SignalWatch, Stream};
 use clap::Args;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -50,7 +50,8 @@ pub fn run(args: &TrainArgs) -> i32 {
         Ok(()) => 0,
         Err(error) => interrupted(&error).unwrap_or_else(|| {
             eprintln!("syncline train: {error}");
-            EXIT_FAILED
+            let is_usage = matches!(error, driver::TrainError::Options { .. });
+            if is_usage { EXIT_USAGE } else { EXIT_FAILED }
         }),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use syncline::record::{Accuracy, End, Record, Run, RunLog, VERSION};
 use tempfile::TempDir;
@@ -58,4 +58,29 @@ fn failures_have_a_reason_and_the_documented_code() {
     }
     let output = report(dir.path(), &["--help"]);
     assert!(String::from_utf8(output.stdout).unwrap().contains("Examples:"));
+}
+
+/// Neither a full disk nor a reader that leaves is a crash.
+#[test]
+fn a_full_output_is_told_and_a_closed_one_is_not() {
+    let dir = TempDir::new().unwrap();
+    write_run(&dir.path().join("run"));
+    let syncline = |args: &[&str], output: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_syncline"));
+        command.args(args).current_dir(dir.path()).stdout(output).stderr(Stdio::piped());
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for args in [&["report", "run"][..], &["report", "run", "--json"], &["info", "-n", "2"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let (code, said) = syncline(args, full.into());
+        assert_eq!(code, Some(1), "{args:?}: {said}");
+        assert!(said.contains("standard output") && !said.contains("panicked"), "{said}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let (code, said) = syncline(args, writer.into());
+        assert_eq!((code, said.as_str()), (Some(0), ""), "{args:?}");
+    }
+    let (code, said) = syncline(&["train", "-n", "2", "--straggler", "2:1ms"], Stdio::null());
+    assert_eq!(code, Some(2), "{said}");
 }
