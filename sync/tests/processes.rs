@@ -15,7 +15,8 @@ const RANKS: u32 = 3;
 const LEN: usize = 5000;
 /// Names the model, in a child only.
 const MODEL: &str = "SYNCLINE_TEST_MODEL";
-/// Says which rank ends without a word, and where: "1 step", "1 switch", "1 drain". In a child only.
+/// Says which rank ends without a word, and where: "1 step", "1 switch", "1 drain"; in a child
+/// only.
 const CRASH: &str = "SYNCLINE_TEST_CRASH";
 
 fn config(name: &str) -> SessionConfig {
@@ -45,7 +46,7 @@ fn rank() {
     }
 }
 
-/// Trains, switches to another model after 20 steps, drains after 25. Ends at `place`, if it names one.
+/// Trains, switches to another model after 20 steps, drains after 25. Ends at `place`, if any.
 fn train(world: &Communicator, config: &SessionConfig, place: &str) -> syncline::Result<String> {
     let next = match config.model {
         ModelKind::Asp(_) => "bsp",

@@ -21,7 +21,7 @@ Examples:
 /// What can be typed after `syncline report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Run directories (of rank-<r>.jsonl), directories of those, files of 'syncline train --json'
+    /// Run directories (of rank-N.jsonl), directories of those, files of 'syncline train --json'
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
     /// Accuracy whose time is asked for, above 0 and up to 1
