@@ -6,10 +6,8 @@
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
-use crate::layout::{ELEMENT_BYTES, Granularity};
-use crate::model::osp::budget::BudgetRule;
-use crate::model::osp::correction::Lgp;
-pub use crate::model::osp::{GibLag, OspConfig};
+use crate::layout::Granularity;
+pub use crate::model::osp::{GibLag, Merge, OspConfig};
 use crate::optimiser::Optimiser;
 
 /// Settings of a session; they must be the same on every rank.
@@ -131,37 +129,12 @@ impl SessionConfig {
         require(limit.is_finite() && limit > 0.0, "the clipped norm is above 0", limit)?;
         match &self.model {
             ModelKind::Asp(_) | ModelKind::Bsp => Ok(()),
-            ModelKind::Osp(osp) => validate_osp(osp),
+            ModelKind::Osp(osp) => osp.validate(&self.optimiser),
         }
     }
 }
 
-fn validate_osp(osp: &OspConfig) -> Result<()> {
-    match osp.budget {
-        BudgetRule::Fixed { share, .. } => {
-            require((0.0..=1.0).contains(&share), "the share lies in 0..=1", share)?;
-        }
-        BudgetRule::LossDriven { smoothing, rise } => {
-            require((0.0..1.0).contains(&smoothing), "smoothing lies in 0..1", smoothing)?;
-            require(rise >= 0.0, "the rise is not negative", rise)?;
-        }
-    }
-    let (cap, loss_rate) = (osp.ceiling.cap, osp.ceiling.loss_rate);
-    require((0.0..=1.0).contains(&cap), "the cap lies in 0..=1", cap)?;
-    require((0.0..1.0).contains(&loss_rate), "the loss rate lies in 0..1", loss_rate)?;
-    require(osp.gib_every > 0, "gib_every is at least 1", osp.gib_every)?;
-    if let Lgp::Ema { gamma, lambda } = osp.lgp {
-        require((0.0..1.0).contains(&gamma), "gamma lies in 0..1", gamma)?;
-        require((0.0..=1.0).contains(&lambda), "lambda lies in 0..=1", lambda)?;
-    }
-    if let Granularity::Slices { max_bytes } = osp.granularity {
-        let reason = "a slice holds at least one element";
-        require(max_bytes >= ELEMENT_BYTES, reason, max_bytes)?;
-    }
-    Ok(())
-}
-
-fn require(holds: bool, rule: &str, value: impl std::fmt::Display) -> Result<()> {
+pub(crate) fn require(holds: bool, rule: &str, value: impl std::fmt::Display) -> Result<()> {
     if holds {
         return Ok(());
     }
@@ -171,7 +144,9 @@ fn require(holds: bool, rule: &str, value: impl std::fmt::Display) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optimiser::Sgd;
+    use crate::model::osp::budget::BudgetRule;
+    use crate::model::osp::correction::Lgp;
+    use crate::optimiser::{Adam, Sgd};
 
     #[test]
     fn defaults_are_valid() {
@@ -196,11 +171,20 @@ mod tests {
             (OspConfig { lgp: Lgp::Ema { gamma: 1.0, lambda: 0.5 }, ..osp }, "gamma"),
             (OspConfig { lgp: Lgp::Ema { gamma: 0.9, lambda: 2.0 }, ..osp }, "lambda"),
             (slices(3), "slice"),
+            (OspConfig { span: 0, ..osp }, "span"),
+            (OspConfig { span: 65, ..osp }, "span"),
+            (OspConfig { budget: BudgetRule::noise(0.0, 4), ..osp }, "bound"),
+            (OspConfig { budget: BudgetRule::noise(f64::NAN, 4), ..osp }, "bound"),
+            (OspConfig { budget: BudgetRule::adaptive(0.1, 0), ..osp }, "window"),
         ] {
             let config = SessionConfig { model: ModelKind::Osp(bad), ..Default::default() };
             let error = config.validate().unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
+        let noise = OspConfig { budget: BudgetRule::noise(0.1, 4), ..osp };
+        let (model, optimiser) = (ModelKind::Osp(noise), Adam::default().into());
+        let error = SessionConfig { model, optimiser, ..Default::default() }.validate();
+        assert!(error.unwrap_err().to_string().contains("SGD"));
         let optimiser = Sgd { momentum: 1.0, ..Sgd::default() }.into();
         let error = SessionConfig { optimiser, ..Default::default() }.validate().unwrap_err();
         assert!(error.to_string().contains("momentum"), "{error}");

@@ -33,12 +33,13 @@ mod report;
 pub mod server;
 mod session;
 
-pub use config::{AspConfig, AspRate, GibLag, ModelKind, OspConfig, Pull, SessionConfig};
+pub use config::{AspConfig, AspRate, GibLag, Merge, ModelKind, OspConfig, Pull, SessionConfig};
 pub use error::{Error, Result};
 pub use layout::{Granularity, Layout, TensorSpec};
 pub use model::osp::budget::{BudgetRule, Ceiling, Decision, Limit, UmaxModel};
 pub use model::osp::correction::Lgp;
 pub use model::osp::importance::Importance;
+pub use model::osp::window::{Aimd, WindowRule};
 pub use optimiser::{Adam, Moments, Optimiser, Sgd, StepSize};
 pub use report::{RunStats, StepReport, Summary};
 pub use session::{Session, Switch, SwitchReport};
