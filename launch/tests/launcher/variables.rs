@@ -90,3 +90,22 @@ fn master_address_and_port_can_be_given() {
     let output = run(&mut syncline_run(&["-n", "1", "--master-addr", "192.0.2.1", "true"]));
     assert_ends(&output, 1, "give --master-port as well");
 }
+
+#[test]
+fn a_wrapping_command_knows_the_rank() {
+    let wrap = "env WRAPPED=host{rank}";
+    let args = ["-n", "2", "--tag-output", "--wrap", wrap, "env"];
+    let ranks = variables(&run(&mut syncline_run(&args)));
+    for rank in [0, 1] {
+        assert_eq!(ranks[&rank]["WRAPPED"], format!("host{rank}"));
+        assert_eq!(ranks[&rank]["RANK"], rank.to_string());
+    }
+}
+
+#[test]
+fn a_wrapping_command_that_is_not_there_is_named() {
+    let output = run(&mut syncline_run(&["-n", "2", "--wrap", "surely-not-there {rank}", "env"]));
+    assert_eq!(output.status.code(), Some(127));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("surely-not-there"), "{text}");
+}
