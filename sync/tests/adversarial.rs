@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use syncline::comm::testing::threads;
 use syncline::{
-    BudgetRule, Communicator, Granularity, ModelKind, Optimiser, OspConfig, Session,
-    SessionConfig, Sgd, TensorSpec,
+    BudgetRule, Communicator, Granularity, ModelKind, Optimiser, OspConfig, Session, SessionConfig,
+    Sgd, TensorSpec,
 };
 
 const RANKS: u32 = 3;
@@ -64,8 +64,7 @@ fn optimisers() -> [Optimiser; 2] {
 fn models_of_one_parameter_train() {
     for (name, model) in named() {
         // The gradient of (w - 1)^2.
-        let ends =
-            train(config(model), &[vec![5.0]], 160, |_, _, now| vec![vec![now[0][0] - 1.0]]);
+        let ends = train(config(model), &[vec![5.0]], 160, |_, _, now| vec![vec![now[0][0] - 1.0]]);
         assert!((ends[0][0][0] - 1.0).abs() < 0.05, "{name}: {ends:?}");
         assert!(ends.iter().all(|end| *end == ends[0]), "{name}: {ends:?}");
     }
