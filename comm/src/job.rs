@@ -115,7 +115,10 @@ impl Drop for Job {
             }
         }
         self.driver.close();
-        self.control = None;
+        // The engine holds it too.
+        if let Some(control) = self.control.take() {
+            control.close();
+        }
         let hub = self.hub.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut hub) = hub {
             hub.join(now() + HUB_TIME);
