@@ -234,7 +234,7 @@ impl<M: SyncModel> Lockstep<M> {
                         self.ranks[rank].replies[server as usize].push_back(message);
                     }
                 }
-                Action::StartReduce { id, data } => {
+                Action::StartReduce { id, data, .. } => {
                     let count = self.ranks.len();
                     let parts = self.started.entry(id).or_insert_with(|| vec![None; count]);
                     assert!(parts[rank].replace(data).is_none(), "reduction {id} started twice");
