@@ -51,7 +51,7 @@ fn train(world: &Communicator, config: &SessionConfig, place: &str) -> syncline:
     let next = match config.model {
         ModelKind::Asp(_) => "bsp",
         ModelKind::Bsp => "osp",
-        ModelKind::Osp(_) => "asp",
+        _ => "asp",
     };
     let crash_at = |here: &str| {
         if place == here {

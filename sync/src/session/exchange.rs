@@ -29,7 +29,7 @@ pub(super) struct Waits {
 #[derive(Debug)]
 pub(super) struct Exchange {
     urgent: Communicator,
-    /// Of OSP only.
+    /// Of models that reduce behind only.
     background: Option<Communicator>,
     /// Of server models only.
     shards: Option<Shards>,
@@ -73,10 +73,10 @@ impl Exchange {
                 };
                 self.shards = Some(Shards::new(communicator, config, layout, parameters, memory));
             }
-            ModelKind::Osp(_) if self.background.is_none() => {
+            ModelKind::Diloco(_) | ModelKind::Osp(_) if self.background.is_none() => {
                 self.background = Some(self.urgent.duplicate(Class::Background)?);
             }
-            ModelKind::Bsp | ModelKind::Osp(_) => {}
+            ModelKind::Bsp | ModelKind::Diloco(_) | ModelKind::LocalSgd(_) | ModelKind::Osp(_) => {}
         }
         Ok(())
     }
@@ -149,7 +149,7 @@ impl Exchange {
                 Ok(Some(Event::Reduced { id, data, timing }))
             }
             Action::StartReduce { id, data } => {
-                let background = self.background.as_ref().expect("only OSP reduces behind");
+                let background = self.background.as_ref().expect("of models that reduce behind");
                 let request = background.start_all_reduce(data, ReduceOp::Avg)?;
                 self.started.insert(id, (start, request));
                 Ok(None)
