@@ -30,6 +30,8 @@ pub struct SessionConfig {
     /// Steps from one comparison of all replicas to the next; 0 for none. A comparison reads the
     /// parameters once and exchanges 8 bytes.
     pub check_every: u64,
+    /// Whether the model runs under audit ([`crate::audit`]): it fails where it breaks a rule.
+    pub audits: bool,
 }
 
 impl Default for SessionConfig {
@@ -40,6 +42,7 @@ impl Default for SessionConfig {
             clip_norm: None,
             seed: 0,
             check_every: 100,
+            audits: false,
         }
     }
 }

@@ -17,10 +17,12 @@
 //! - **Under it** is [`comm`], whose names are here too: [`Communicator`] and what belongs to it.
 //! - **Policies** without I/O, for rates, switches and stragglers: [`policy`]; what to reduce
 //!   together: [`bucket`].
+//! - **Audits**: rules that a running model keeps, or fails: [`audit`].
 //! - **Studies** without a network: [`lockstep`].
 
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod bucket;
 mod clock;
 pub mod config;

@@ -89,7 +89,7 @@ fn bits(list: &TensorList) -> Vec<u32> {
 
 fn config(model: ModelKind, momentum: f32) -> SessionConfig {
     let optimiser = Sgd { momentum, ..Sgd::default() }.into();
-    SessionConfig { model, optimiser, check_every: 2, ..SessionConfig::default() }
+    SessionConfig { model, optimiser, check_every: 2, audits: true, ..SessionConfig::default() }
 }
 
 /// Trains for some steps; returns the parameters after each of them and after the end.
@@ -101,15 +101,16 @@ fn train(
     rate: f32,
 ) -> Vec<TensorList> {
     let mut w = zeros();
-    let mut session = Session::new(world, &specs(), &mut views_mut(&mut w), config).unwrap();
+    let mut session =
+        Session::new(world, &specs(), &mut views_mut(&mut w), config).expect("started");
     let mut all = Vec::new();
     for step in 0..steps {
         let gradients = gradients(world.rank(), step);
-        session.step(&mut views_mut(&mut w), &views(&gradients), rate, 1.0).unwrap();
+        session.step(&mut views_mut(&mut w), &views(&gradients), rate, 1.0).expect("a step");
         all.push(w.clone());
     }
-    session.end_epoch(1.0).unwrap();
-    session.finish(&mut views_mut(&mut w)).unwrap();
+    session.end_epoch(1.0).expect("an epoch");
+    session.finish(&mut views_mut(&mut w)).expect("finished");
     all.push(w);
     all
 }

@@ -31,6 +31,7 @@ pub use diloco::Diloco;
 pub use local_sgd::LocalSgd;
 pub use osp::Osp;
 
+use crate::audit::{Audited, Rules};
 use crate::config::{ModelKind, SessionConfig};
 use crate::error::Error;
 use crate::layout::Layout;
@@ -297,7 +298,8 @@ pub fn build(
     parameters: &[&mut [f32]],
     memory: Memory,
 ) -> Box<dyn SyncModel> {
-    match &config.model {
+    let rules = config.audits.then(|| Rules::of(config, layout.len())).flatten();
+    let model: Box<dyn SyncModel> = match &config.model {
         ModelKind::Asp(asp) => Box::new(Asp::new(job, *asp, layout)),
         ModelKind::Bsp => Box::new(Bsp::new(job, memory)),
         ModelKind::Diloco(diloco) => {
@@ -305,5 +307,6 @@ pub fn build(
         }
         ModelKind::LocalSgd(local) => Box::new(LocalSgd::new(job, *local, memory)),
         ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters, memory)),
-    }
+    };
+    if rules.is_some() { Box::new(Audited::new(model, rules)) } else { model }
 }
