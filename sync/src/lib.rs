@@ -29,6 +29,8 @@ pub mod config;
 mod error;
 pub mod layout;
 pub mod lockstep;
+#[cfg(feature = "prometheus")]
+pub mod metrics;
 pub mod model;
 mod optimiser;
 pub mod policy;
