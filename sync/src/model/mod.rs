@@ -17,6 +17,9 @@
 mod asp;
 mod bsp;
 pub(crate) mod check;
+pub mod diloco;
+mod inner;
+pub mod local_sgd;
 pub mod osp;
 
 use std::fmt::Debug;
@@ -24,8 +27,11 @@ use std::time::Duration;
 
 pub use asp::Asp;
 pub use bsp::Bsp;
+pub use diloco::Diloco;
+pub use local_sgd::LocalSgd;
 pub use osp::Osp;
 
+use crate::audit::{Audited, Rules};
 use crate::config::{ModelKind, SessionConfig};
 use crate::error::Error;
 use crate::layout::Layout;
@@ -192,7 +198,7 @@ pub struct Tensors<'a, 't> {
     pub gradients: &'a [&'a [f32]],
 }
 
-/// Bytes of gradient of one step of one rank.
+/// Bytes of gradient of one step of one rank; of parameters, for models that average those.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Exchanged before the next step began.
@@ -323,9 +329,15 @@ pub fn build(
     parameters: &[&mut [f32]],
     memory: Memory,
 ) -> Box<dyn SyncModel> {
-    match &config.model {
+    let rules = config.audits.then(|| Rules::of(config, layout.len())).flatten();
+    let model: Box<dyn SyncModel> = match &config.model {
         ModelKind::Asp(asp) => Box::new(Asp::new(job, *asp, layout)),
         ModelKind::Bsp => Box::new(Bsp::new(job, memory)),
+        ModelKind::Diloco(diloco) => {
+            Box::new(Diloco::new(job, *diloco, &layout, parameters, memory))
+        }
+        ModelKind::LocalSgd(local) => Box::new(LocalSgd::new(job, *local, memory)),
         ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters, memory)),
-    }
+    };
+    if rules.is_some() { Box::new(Audited::new(model, rules)) } else { model }
 }

@@ -29,7 +29,7 @@ pub(super) struct Waits {
 #[derive(Debug)]
 pub(super) struct Exchange {
     urgent: Communicator,
-    /// Of OSP only.
+    /// Of models that reduce behind only.
     background: Option<Communicator>,
     /// Of server models only.
     shards: Option<Shards>,
@@ -89,10 +89,10 @@ impl Exchange {
                 };
                 self.shards = Some(Shards::new(communicator, config, layout, parameters, memory));
             }
-            ModelKind::Osp(_) if self.background.is_none() => {
+            ModelKind::Diloco(_) | ModelKind::Osp(_) if self.background.is_none() => {
                 self.background = Some(self.urgent.duplicate(Class::Background)?);
             }
-            ModelKind::Bsp | ModelKind::Osp(_) => {}
+            ModelKind::Bsp | ModelKind::Diloco(_) | ModelKind::LocalSgd(_) | ModelKind::Osp(_) => {}
         }
         Ok(())
     }
