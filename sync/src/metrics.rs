@@ -135,6 +135,7 @@ mod tests {
             pull_wait: ms(0),
             check_wait: ms(4),
             bytes_important: 60,
+            bytes_overlapped: 0,
             bytes_deferred: 20,
             deferred_share: 0.25,
             staleness,

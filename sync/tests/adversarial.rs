@@ -9,7 +9,7 @@ use syncline::{
 };
 
 const RANKS: u32 = 3;
-const MODELS: [&str; 3] = ["bsp", "osp", "asp"];
+const MODELS: [&str; 5] = ["bsp", "osp", "asp", "local-sgd", "diloco"];
 
 fn world<T: Send>(body: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
     threads(RANKS, |config| config.timeout = Duration::from_secs(30), body)
