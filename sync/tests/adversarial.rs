@@ -63,8 +63,11 @@ fn optimisers() -> [Optimiser; 2] {
 #[test]
 fn models_of_one_parameter_train() {
     for (name, model) in named() {
-        // The gradient of (w - 1)^2.
-        let ends = train(config(model), &[vec![5.0]], 160, |_, _, now| vec![vec![now[0][0] - 1.0]]);
+        // DiLoCo's outer steps are few, and have momentum.
+        let steps = if name == "diloco" { 1600 } else { 160 };
+        // The gradient of (w - 1)^2 / 2.
+        let gradient = |_: u32, _: u64, now: &[Vec<f32>]| vec![vec![now[0][0] - 1.0]];
+        let ends = train(config(model), &[vec![5.0]], steps, gradient);
         assert!((ends[0][0][0] - 1.0).abs() < 0.05, "{name}: {ends:?}");
         assert!(ends.iter().all(|end| *end == ends[0]), "{name}: {ends:?}");
     }
