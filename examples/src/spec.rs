@@ -203,6 +203,7 @@ pub(crate) mod tests {
         sent.stragglers = vec!["3:30ms:1-2".parse().unwrap()];
         sent.optimiser = OptimiserKind::AdamW;
         sent.clip_norm = Some(1.5);
+        sent.metrics_port = Some(9000);
         sent.schedule = Some("warm \"up\"".to_owned());
         sent.data_dir = Some(PathBuf::from("/a b/c"));
         sent.link_latency = Duration::from_nanos(1_234_567_891);

@@ -19,8 +19,9 @@
 //!
 //! What "each element once" means depends on the model: in each step (BSP; OSP, important and
 //! deferred parts together), at the end of each round of local steps (local SGD), in each window of
-//! `every` steps (DiLoCo). A break becomes [`Action::Fail`] with [`Error::Protocol`], which names
-//! rule, step and numbers; the model is not asked again.
+//! `every` steps (DiLoCo). Elements are counted, not named: one that is sent twice in the place of
+//! another is not seen here, but by a model's own tests. A break becomes [`Action::Fail`] with
+//! [`Error::Protocol`], which names rule, step and numbers; the model is not asked again.
 
 use std::collections::BTreeMap;
 
