@@ -5,6 +5,7 @@
 
 use std::str::FromStr;
 
+pub use crate::bucket::rule::{BucketRule, ByteCaps, PlanConfig, Planner};
 use crate::error::{Error, Result};
 use crate::layout::{ELEMENT_BYTES, Granularity};
 use crate::model::osp::budget::BudgetRule;
@@ -49,6 +50,8 @@ pub enum ModelKind {
     Asp(AspConfig),
     /// Bulk synchronous parallel.
     Bsp,
+    /// The same, with reductions that start during the backward pass.
+    BspBuckets(BucketRule),
     /// Overlapped synchronous parallel, in its all-reduce form.
     Osp(OspConfig),
 }
@@ -59,6 +62,7 @@ impl ModelKind {
         match self {
             Self::Asp(_) => "asp",
             Self::Bsp => "bsp",
+            Self::BspBuckets(rule) => rule.name(),
             Self::Osp(_) => "osp",
         }
     }
@@ -81,7 +85,9 @@ impl FromStr for ModelKind {
             "asp" => Ok(Self::Asp(AspConfig::default())),
             "bsp" => Ok(Self::Bsp),
             "osp" => Ok(Self::Osp(OspConfig::default())),
-            _ => Err(Error::Config { reason: format!("no sync model '{name}'; asp, bsp, osp") }),
+            _ => BucketRule::named(name).map(Self::BspBuckets).ok_or_else(|| Error::Config {
+                reason: format!("no sync model '{name}'; asp, bsp, bsp-buckets, ddp, mg-wfbp, osp"),
+            }),
         }
     }
 }
@@ -131,6 +137,7 @@ impl SessionConfig {
         require(limit.is_finite() && limit > 0.0, "the clipped norm is above 0", limit)?;
         match &self.model {
             ModelKind::Asp(_) | ModelKind::Bsp => Ok(()),
+            ModelKind::BspBuckets(rule) => rule.validate(),
             ModelKind::Osp(osp) => validate_osp(osp),
         }
     }
@@ -175,7 +182,7 @@ mod tests {
 
     #[test]
     fn defaults_are_valid() {
-        for name in ["asp", "bsp", "osp"] {
+        for name in ["asp", "bsp", "bsp-buckets", "ddp", "mg-wfbp", "osp"] {
             let model: ModelKind = name.parse().unwrap();
             assert_eq!(model.name(), name);
             SessionConfig { model, ..Default::default() }.validate().unwrap();

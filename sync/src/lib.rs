@@ -6,6 +6,7 @@
 //! | model | what a step waits for | take it when |
 //! |---|---|---|
 //! | [`ModelKind::Bsp`] | all gradients of all ranks | the network is fast; as the reference |
+//! | [`ModelKind::BspBuckets`] | the same, part of which travels during the backward pass | as BSP; the fair base to compare with |
 //! | [`ModelKind::Osp`] | the important gradients; the rest follow during the next step | the network is slow |
 //! | [`ModelKind::Asp`] | its own round trip to the parameter server | ranks differ in speed, and accuracy may suffer |
 //!
@@ -33,7 +34,10 @@ mod report;
 pub mod server;
 mod session;
 
-pub use config::{AspConfig, AspRate, GibLag, ModelKind, OspConfig, Pull, SessionConfig};
+pub use config::{
+    AspConfig, AspRate, BucketRule, ByteCaps, GibLag, ModelKind, OspConfig, PlanConfig, Planner,
+    Pull, SessionConfig,
+};
 pub use error::{Error, Result};
 pub use layout::{Granularity, Layout, TensorSpec};
 pub use model::osp::budget::{BudgetRule, Ceiling, Decision, Limit, UmaxModel};

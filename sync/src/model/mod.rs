@@ -326,6 +326,7 @@ pub fn build(
     match &config.model {
         ModelKind::Asp(asp) => Box::new(Asp::new(job, *asp, layout)),
         ModelKind::Bsp => Box::new(Bsp::new(job, memory)),
+        ModelKind::BspBuckets(rule) => Box::new(Bsp::with_buckets(job, memory, *rule, &layout)),
         ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters, memory)),
     }
 }

@@ -92,7 +92,7 @@ impl Exchange {
             ModelKind::Osp(_) if self.background.is_none() => {
                 self.background = Some(self.urgent.duplicate(Class::Background)?);
             }
-            ModelKind::Bsp | ModelKind::Osp(_) => {}
+            ModelKind::Bsp | ModelKind::BspBuckets(_) | ModelKind::Osp(_) => {}
         }
         Ok(())
     }
