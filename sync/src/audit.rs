@@ -78,7 +78,7 @@ impl Rules {
         let with_moments = elements * (1 + moments);
         match config.model {
             ModelKind::Asp(_) => None,
-            ModelKind::Bsp => {
+            ModelKind::Bsp | ModelKind::BspBuckets(_) => {
                 let coverage = Coverage::Step { elements };
                 Some(Self { model, coverage, drain_len: None, flights: 0, staleness: 0 })
             }

@@ -5,6 +5,7 @@
 
 use std::str::FromStr;
 
+pub use crate::bucket::rule::{BucketRule, ByteCaps, PlanConfig, Planner};
 use crate::error::{Error, Result};
 use crate::layout::{ELEMENT_BYTES, Granularity};
 pub use crate::model::diloco::DilocoConfig;
@@ -58,11 +59,17 @@ pub enum ModelKind {
     Diloco(DilocoConfig),
     /// Local SGD: local steps, with parameters averaged now and then.
     LocalSgd(LocalSgdConfig),
+    /// The same, with reductions that start during the backward pass.
+    BspBuckets(BucketRule),
     /// Overlapped synchronous parallel, in its all-reduce form.
     Osp(OspConfig),
 }
 
 impl ModelKind {
+    /// All names that a model can be parsed from.
+    pub const NAMES: [&'static str; 8] =
+        ["asp", "bsp", "bsp-buckets", "ddp", "diloco", "local-sgd", "mg-wfbp", "osp"];
+
     /// Its name on command lines and in reports.
     pub fn name(&self) -> &'static str {
         match self {
@@ -70,6 +77,7 @@ impl ModelKind {
             Self::Bsp => "bsp",
             Self::Diloco(_) => "diloco",
             Self::LocalSgd(_) => "local-sgd",
+            Self::BspBuckets(rule) => rule.name(),
             Self::Osp(_) => "osp",
         }
     }
@@ -94,10 +102,10 @@ impl FromStr for ModelKind {
             "diloco" => Ok(Self::Diloco(DilocoConfig::default())),
             "local-sgd" => Ok(Self::LocalSgd(LocalSgdConfig::default())),
             "osp" => Ok(Self::Osp(OspConfig::default())),
-            _ => {
-                let reason = format!("no sync model '{name}'; asp, bsp, diloco, local-sgd, osp");
-                Err(Error::Config { reason })
-            }
+            _ => BucketRule::named(name).map(Self::BspBuckets).ok_or_else(|| {
+                let names = Self::NAMES.join(", ");
+                Error::Config { reason: format!("no sync model '{name}'; there are {names}") }
+            }),
         }
     }
 }
@@ -149,6 +157,7 @@ impl SessionConfig {
             ModelKind::Asp(_) | ModelKind::Bsp => Ok(()),
             ModelKind::Diloco(diloco) => diloco.validate(),
             ModelKind::LocalSgd(local) => local.validate(),
+            ModelKind::BspBuckets(rule) => rule.validate(),
             ModelKind::Osp(osp) => validate_osp(osp),
         }
     }
@@ -193,7 +202,7 @@ mod tests {
 
     #[test]
     fn defaults_are_valid() {
-        for name in ["asp", "bsp", "diloco", "local-sgd", "osp"] {
+        for name in ModelKind::NAMES {
             let model: ModelKind = name.parse().unwrap();
             assert_eq!(model.name(), name);
             SessionConfig { model, ..Default::default() }.validate().unwrap();

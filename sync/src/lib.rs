@@ -6,6 +6,7 @@
 //! | model | what a step waits for | take it when |
 //! |---|---|---|
 //! | [`ModelKind::Bsp`] | all gradients of all ranks | the network is fast; as the reference |
+//! | [`ModelKind::BspBuckets`] | the same, part of which travels during the backward pass | as BSP; the fair base to compare with |
 //! | [`ModelKind::Osp`] | the important gradients; the rest follow during the next step | the network is slow |
 //! | [`ModelKind::LocalSgd`] | nothing; every so many steps, an average of all parameters | an average a step costs too much |
 //! | [`ModelKind::Diloco`] | nothing, while its averages hide behind steps | the network is very slow |
@@ -40,8 +41,8 @@ pub mod server;
 mod session;
 
 pub use config::{
-    AspConfig, AspRate, DilocoConfig, GibLag, LocalSgdConfig, ModelKind, OspConfig, Pull,
-    SessionConfig,
+    AspConfig, AspRate, BucketRule, ByteCaps, DilocoConfig, GibLag, LocalSgdConfig, ModelKind,
+    OspConfig, PlanConfig, Planner, Pull, SessionConfig,
 };
 pub use error::{Error, Result};
 pub use layout::{Granularity, Layout, TensorSpec};

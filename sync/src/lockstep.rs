@@ -58,6 +58,8 @@ struct Replica<M> {
     replies: Vec<VecDeque<Vec<u32>>>,
     /// Time spent blocked in the last call.
     exposed: Duration,
+    /// Reductions started since the last call, in this order.
+    starts: Vec<ReduceId>,
 }
 
 impl Lockstep {
@@ -104,6 +106,7 @@ impl<M: SyncModel> Lockstep<M> {
                 blocked: None,
                 replies: vec![VecDeque::new(); world_size as usize],
                 exposed: Duration::ZERO,
+                starts: Vec::new(),
             }
         };
         Self {
@@ -126,7 +129,8 @@ impl<M: SyncModel> Lockstep<M> {
     /// What a model fails with.
     ///
     /// # Panics
-    /// If the models ask for different exchanges, or there is not one list per rank.
+    /// If the models ask for different exchanges or start reductions in different orders, or there
+    /// is not one list per rank.
     pub fn step(&mut self, gradients: &[TensorList], learning_rate: f32) -> Result<()> {
         assert_eq!(gradients.len(), self.ranks.len(), "one list of gradients per rank");
         for (replica, gradients) in self.ranks.iter_mut().zip(gradients) {
@@ -134,6 +138,33 @@ impl<M: SyncModel> Lockstep<M> {
         }
         let ended = StepEnded { learning_rate, loss: 0.0, compute: self.costs.compute };
         self.run(|_| Event::StepEnded(ended))
+    }
+
+    /// As [`Self::step`], after each rank announced the gradients of `orders[rank]` in that order.
+    ///
+    /// # Errors
+    /// What a model fails with.
+    ///
+    /// # Panics
+    /// As [`Self::step`].
+    pub fn step_with_ready(
+        &mut self,
+        gradients: &[TensorList],
+        orders: &[Vec<usize>],
+        learning_rate: f32,
+    ) -> Result<()> {
+        for (rank, (gradients, order)) in gradients.iter().zip(orders).enumerate() {
+            for (place, tensor) in order.iter().enumerate() {
+                let compute = self.costs.compute * (place as u32 + 1) / (order.len() as u32 + 1);
+                let event = Event::GradientReady { tensor: *tensor, compute };
+                self.ranks[rank].gradients = vec![gradients[*tensor].clone()];
+                if self.ranks[rank].model.overlaps() {
+                    self.ranks[rank].handle(event);
+                    self.advance(rank)?;
+                }
+            }
+        }
+        self.step(gradients, learning_rate)
     }
 
     /// One rank of ASP ends a step, while the others do nothing.
@@ -216,7 +247,11 @@ impl<M: SyncModel> Lockstep<M> {
             self.exchange()?;
             (0..self.ranks.len()).try_for_each(|rank| self.advance(rank))?;
         }
-        self.ranks.iter_mut().for_each(|replica| replica.gradients.clear());
+        let starts = self.ranks[0].starts.clone();
+        for replica in &mut self.ranks {
+            assert_eq!(std::mem::take(&mut replica.starts), starts, "one order on all ranks");
+            replica.gradients.clear();
+        }
         Ok(())
     }
 
@@ -240,6 +275,7 @@ impl<M: SyncModel> Lockstep<M> {
                 }
                 Action::StartReduce { id, data, .. } => {
                     let count = self.ranks.len();
+                    self.ranks[rank].starts.push(id);
                     let parts = self.started.entry(id).or_insert_with(|| vec![None; count]);
                     assert!(parts[rank].replace(data).is_none(), "reduction {id} started twice");
                 }

@@ -50,7 +50,7 @@ fn rank() {
 fn train(world: &Communicator, config: &SessionConfig, place: &str) -> syncline::Result<String> {
     let next = match config.model {
         ModelKind::Asp(_) => "bsp",
-        ModelKind::Bsp => "osp",
+        ModelKind::Bsp | ModelKind::BspBuckets(_) => "osp",
         _ => "asp",
     };
     let crash_at = |here: &str| {

@@ -337,6 +337,7 @@ pub fn build(
             Box::new(Diloco::new(job, *diloco, &layout, parameters, memory))
         }
         ModelKind::LocalSgd(local) => Box::new(LocalSgd::new(job, *local, memory)),
+        ModelKind::BspBuckets(rule) => Box::new(Bsp::with_buckets(job, memory, *rule, &layout)),
         ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters, memory)),
     };
     if rules.is_some() { Box::new(Audited::new(model, rules)) } else { model }

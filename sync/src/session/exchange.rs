@@ -92,7 +92,7 @@ impl Exchange {
             ModelKind::Diloco(_) | ModelKind::Osp(_) if self.background.is_none() => {
                 self.background = Some(self.urgent.duplicate(Class::Background)?);
             }
-            ModelKind::Bsp | ModelKind::Diloco(_) | ModelKind::LocalSgd(_) | ModelKind::Osp(_) => {}
+            _ => {}
         }
         Ok(())
     }
