@@ -11,6 +11,7 @@ use crate::model::osp::budget::BudgetRule;
 use crate::model::osp::correction::Lgp;
 pub use crate::model::osp::{GibLag, OspConfig};
 use crate::optimiser::Optimiser;
+pub use crate::server::config::{DsspConfig, GbaModelConfig, R2spConfig, ServerConfig, SspConfig};
 
 /// Settings of a session; they must be the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,8 +50,16 @@ pub enum ModelKind {
     Asp(AspConfig),
     /// Bulk synchronous parallel.
     Bsp,
+    /// Stale synchronous parallel with a bound that moves, on the parameter server.
+    Dssp(DsspConfig),
+    /// The parameter server gathers a global batch for each update.
+    Gba(GbaModelConfig),
     /// Overlapped synchronous parallel, in its all-reduce form.
     Osp(OspConfig),
+    /// The parameter server serves one worker after another.
+    R2sp(R2spConfig),
+    /// Stale synchronous parallel, on the parameter server: nobody leads the slowest by far.
+    Ssp(SspConfig),
 }
 
 impl ModelKind {
@@ -59,7 +68,24 @@ impl ModelKind {
         match self {
             Self::Asp(_) => "asp",
             Self::Bsp => "bsp",
+            Self::Dssp(_) => "dssp",
+            Self::Gba(_) => "gba",
             Self::Osp(_) => "osp",
+            Self::R2sp(_) => "r2sp",
+            Self::Ssp(_) => "ssp",
+        }
+    }
+
+    /// What shards and workers do, if it has a parameter server. Its ranks may then make different
+    /// numbers of steps between two drains.
+    pub fn server(&self) -> Option<ServerConfig> {
+        match *self {
+            Self::Asp(asp) => Some(asp.into()),
+            Self::Bsp | Self::Osp(_) => None,
+            Self::Dssp(dssp) => Some(dssp.into()),
+            Self::Gba(gba) => Some(gba.into()),
+            Self::R2sp(r2sp) => Some(r2sp.into()),
+            Self::Ssp(ssp) => Some(ssp.into()),
         }
     }
 
@@ -80,13 +106,21 @@ impl FromStr for ModelKind {
         match name {
             "asp" => Ok(Self::Asp(AspConfig::default())),
             "bsp" => Ok(Self::Bsp),
+            "dssp" => Ok(Self::Dssp(DsspConfig::default())),
+            "gba" => Ok(Self::Gba(GbaModelConfig::default())),
             "osp" => Ok(Self::Osp(OspConfig::default())),
-            _ => Err(Error::Config { reason: format!("no sync model '{name}'; asp, bsp, osp") }),
+            "r2sp" => Ok(Self::R2sp(R2spConfig::default())),
+            "ssp" => Ok(Self::Ssp(SspConfig::default())),
+            _ => {
+                let known = "asp, bsp, dssp, gba, osp, r2sp, ssp";
+                Err(Error::Config { reason: format!("no sync model '{name}'; {known}") })
+            }
         }
     }
 }
 
-/// Settings of ASP, the same on every rank.
+/// Settings of ASP, and of a worker under every model with a parameter server, the same on every
+/// rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AspConfig {
     /// When a worker waits for the parameters that answer its push.
@@ -129,10 +163,10 @@ impl SessionConfig {
         self.optimiser.validate()?;
         let limit = self.clip_norm.unwrap_or(1.0);
         require(limit.is_finite() && limit > 0.0, "the clipped norm is above 0", limit)?;
-        match &self.model {
-            ModelKind::Asp(_) | ModelKind::Bsp => Ok(()),
-            ModelKind::Osp(osp) => validate_osp(osp),
+        if let ModelKind::Osp(osp) = &self.model {
+            validate_osp(osp)?;
         }
+        self.model.server().map_or(Ok(()), |server| server.validate())
     }
 }
 
@@ -175,9 +209,10 @@ mod tests {
 
     #[test]
     fn defaults_are_valid() {
-        for name in ["asp", "bsp", "osp"] {
+        for name in ["asp", "bsp", "dssp", "gba", "osp", "r2sp", "ssp"] {
             let model: ModelKind = name.parse().unwrap();
             assert_eq!(model.name(), name);
+            assert_eq!(model.server().is_none(), ["bsp", "osp"].contains(&name));
             SessionConfig { model, ..Default::default() }.validate().unwrap();
         }
         assert!("bps".parse::<ModelKind>().unwrap_err().to_string().contains("'bps'"));
@@ -201,6 +236,9 @@ mod tests {
             let error = config.validate().unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
+        let dssp = DsspConfig { r_max: u64::MAX, ..Default::default() };
+        let config = SessionConfig { model: ModelKind::Dssp(dssp), ..Default::default() };
+        assert!(config.validate().unwrap_err().to_string().contains("r_max"));
         let optimiser = Sgd { momentum: 1.0, ..Sgd::default() }.into();
         let error = SessionConfig { optimiser, ..Default::default() }.validate().unwrap_err();
         assert!(error.to_string().contains("momentum"), "{error}");

@@ -8,6 +8,9 @@
 //! | [`ModelKind::Bsp`] | all gradients of all ranks | the network is fast; as the reference |
 //! | [`ModelKind::Osp`] | the important gradients; the rest follow during the next step | the network is slow |
 //! | [`ModelKind::Asp`] | its own round trip to the parameter server | ranks differ in speed, and accuracy may suffer |
+//! | [`ModelKind::Ssp`], [`ModelKind::Dssp`] | the slowest rank, if it is far behind | the same, and staleness is to have a bound |
+//! | [`ModelKind::R2sp`] | its turn at the parameter server | a server's link is what is slow |
+//! | [`ModelKind::Gba`] | its own round trip | the same as ASP, with the global batch of BSP |
 //!
 //! - **Numbers.** Each step returns a [`StepReport`]; [`RunStats`] makes means and tails of them.
 //! - **Agreement.** What the ranks agree on has the same bits on every rank; every so many steps
@@ -33,7 +36,10 @@ mod report;
 pub mod server;
 mod session;
 
-pub use config::{AspConfig, AspRate, GibLag, ModelKind, OspConfig, Pull, SessionConfig};
+pub use config::{
+    AspConfig, AspRate, DsspConfig, GbaModelConfig, GibLag, ModelKind, OspConfig, Pull, R2spConfig,
+    SessionConfig, SspConfig,
+};
 pub use error::{Error, Result};
 pub use layout::{Granularity, Layout, TensorSpec};
 pub use model::osp::budget::{BudgetRule, Ceiling, Decision, Limit, UmaxModel};
@@ -41,6 +47,7 @@ pub use model::osp::correction::Lgp;
 pub use model::osp::importance::Importance;
 pub use optimiser::{Adam, Moments, Optimiser, Sgd, StepSize};
 pub use report::{RunStats, StepReport, Summary};
+pub use server::audit::AuditReport;
 pub use session::{Session, Switch, SwitchReport};
 
 pub use syncline_comm as comm;

@@ -14,17 +14,17 @@
 //! EpochEnded, Drain ───────┘                  └──────────────▶ none left: the rank may go on
 //! ```
 
-mod asp;
 mod bsp;
 pub(crate) mod check;
 pub mod osp;
+mod worker;
 
 use std::fmt::Debug;
 use std::time::Duration;
 
-pub use asp::Asp;
 pub use bsp::Bsp;
 pub use osp::Osp;
+pub use worker::Worker;
 
 use crate::config::{ModelKind, SessionConfig};
 use crate::error::Error;
@@ -181,8 +181,8 @@ pub struct Traffic {
 
 /// A sync model of one rank.
 ///
-/// Every rank's model sees the same kinds of events in the same order (but for ASP, whose workers
-/// run apart between [`Event::Drain`]s), and asks for the same reductions in the same order.
+/// Every rank's model sees the same kinds of events in the same order (but for those with a
+/// parameter server, whose workers run apart between [`Event::Drain`]s), and asks for the same reductions in the same order.
 pub trait SyncModel: Send + Debug {
     /// Takes note of `event`, and reads and writes `tensors` as it needs.
     ///
@@ -293,8 +293,12 @@ pub fn build(
     memory: Memory,
 ) -> Box<dyn SyncModel> {
     match &config.model {
-        ModelKind::Asp(asp) => Box::new(Asp::new(job, *asp, layout)),
+        ModelKind::Asp(asp) => Box::new(Worker::new(job, (*asp).into(), layout)),
         ModelKind::Bsp => Box::new(Bsp::new(job, memory)),
+        ModelKind::Dssp(dssp) => Box::new(Worker::new(job, (*dssp).into(), layout)),
+        ModelKind::Gba(gba) => Box::new(Worker::new(job, (*gba).into(), layout)),
         ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters, memory)),
+        ModelKind::R2sp(r2sp) => Box::new(Worker::new(job, (*r2sp).into(), layout)),
+        ModelKind::Ssp(ssp) => Box::new(Worker::new(job, (*ssp).into(), layout)),
     }
 }

@@ -39,20 +39,20 @@ impl Shards {
         layout: &Layout,
         parameters: &[f32],
         memory: &Memory,
-    ) -> Self {
+    ) -> Result<Self> {
         let (rank, world_size) = (communicator.rank(), communicator.world_size());
         let range = |rank: u32| layout.shard(rank as usize, world_size as usize);
         let own = parameters[range(rank)].to_vec();
         let memory = Memory { moments: memory.moments.part(range(rank)), updates: memory.updates };
-        let shard = Shard::new(rank, world_size, config.optimiser, own, memory);
+        let shard = Shard::new(rank, world_size, config, own, memory)?;
         let none = || (0..world_size).map(|_| None).collect();
-        Self {
+        Ok(Self {
             communicator,
             state: ShardState::Resting(shard),
             lens: (0..world_size).map(|rank| range(rank).len()).collect(),
             sent: none(),
             replies: none(),
-        }
+        })
     }
 
     pub(super) fn push(&mut self, server: u32, message: Vec<u32>, replies: bool) -> Result<()> {
