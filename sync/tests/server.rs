@@ -27,7 +27,7 @@ fn config(model: ModelKind, momentum: f32) -> SessionConfig {
 }
 
 fn lockstep(model: ModelKind, momentum: f32) -> Lockstep {
-    Lockstep::new(&config(model, momentum), RANKS, &list(99)).unwrap()
+    Lockstep::new(&config(model, momentum), RANKS, &list(99)).expect("valid")
 }
 
 /// Multiples of 1/16 below 1: their sums and averages over 4 ranks are exact in any order.
@@ -119,7 +119,7 @@ fn race(model: ModelKind) -> (u64, Duration) {
         let rank = ready.min_by_key(|rank| due[*rank]).expect("somebody may go on");
         let was_waiting: Vec<bool> = (0..4).map(|rank| world.is_waiting(rank)).collect();
         let now = due[rank];
-        world.start_step(rank, &list(1), 0.01, compute[rank]).unwrap();
+        world.start_step(rank, &list(1), 0.01, compute[rank]).expect("a step");
         for other in 0..4 {
             if (other == rank || was_waiting[other]) && !world.is_waiting(other) {
                 due[other] = now + compute[other];

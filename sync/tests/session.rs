@@ -226,24 +226,24 @@ fn check_sum(model: ModelKind, share: f32) {
     let found = world(3, |world| {
         let rank = world.rank();
         let mut parameters: TensorList = LENS.map(|len| vec![0.0; len]).to_vec();
-        let mut session =
-            Session::new(&world, &specs(), &mut views_mut(&mut parameters), &config).unwrap();
+        let mut session = Session::new(&world, &specs(), &mut views_mut(&mut parameters), &config)
+            .expect("started");
         for step in 0..steps(rank) {
             if step == 4 {
-                session.drain(&mut views_mut(&mut parameters)).unwrap();
+                session.drain(&mut views_mut(&mut parameters)).expect("drained");
             }
             let gradients = list(seed(rank, step));
             let report = session
                 .step(&mut views_mut(&mut parameters), &views(&gradients), 1.0, 1.0)
-                .unwrap();
+                .expect("a step");
             // All pushes of the others at most, and an own one that was not pulled yet.
             let others = (0..3).filter(|other| *other != rank).map(steps).sum::<u64>();
             assert!(report.staleness <= others + 1, "{}", report.staleness);
         }
-        session.finish(&mut views_mut(&mut parameters)).unwrap();
+        session.finish(&mut views_mut(&mut parameters)).expect("finished");
         let counted: u64 = session.stats().staleness().values().sum();
         assert_eq!(counted, steps(rank));
-        assert_eq!(session.audit().unwrap().pushes, (0..3).map(steps).sum::<u64>());
+        assert_eq!(session.audit().expect("at rest").pushes, (0..3).map(steps).sum::<u64>());
         parameters
     });
     let mut sums = [0.0; 497];

@@ -40,7 +40,13 @@ impl Server {
     /// Waits until all workers are done, and gives the shard back. Bounded by the deadline of
     /// the receive that the thread waits for.
     pub(crate) fn collect(mut self) -> Result<Shard> {
-        let thread = self.thread.take().expect("taken only here and by drop");
+        self.join()
+    }
+
+    /// The same, for a thread that has given up or is about to: its error.
+    pub(crate) fn join(&mut self) -> Result<Shard> {
+        let lost = || Error::Protocol { reason: "this rank's shard is lost".to_owned() };
+        let thread = self.thread.take().ok_or_else(lost)?;
         let panicked = |_| Error::Protocol { reason: "the shard's thread panicked".to_owned() };
         thread.join().map_err(panicked)?
     }
@@ -83,8 +89,24 @@ impl<'a> Desk<'a> {
         Ok(desk)
     }
 
-    /// Serves messages in the order of arrival, until all workers are done.
+    /// Serves until all workers are done. If a message or the rule breaks what was promised, all
+    /// who wait for this shard, or will, are told to give up.
     fn serve(mut self) -> Result<Shard> {
+        let outcome = self.serve_all();
+        if matches!(outcome, Err(Error::Protocol { .. })) {
+            for worker in (0..self.communicator.world_size()).filter(|w| !self.shard.is_done(*w)) {
+                let mut message = Vec::new();
+                let zeros = std::iter::repeat_n(0.0, self.shard.parameters().len());
+                wire::encode(Header::Stop, zeros, &mut message);
+                // Fails only if the communicator did, which ends the worker as well.
+                drop(self.communicator.start_send(message, worker, REPLY_TAG));
+            }
+        }
+        outcome.map(|()| self.shard)
+    }
+
+    /// Serves messages in the order of arrival.
+    fn serve_all(&mut self) -> Result<()> {
         while !self.requests.is_empty() {
             if let Some(index) = self.wait()? {
                 // The one that was served goes to the end, so that none is passed over for long.
@@ -94,7 +116,7 @@ impl<'a> Desk<'a> {
                 match handled.outcome {
                     Outcome::Done => {}
                     Outcome::Pushed => self.receive(worker)?,
-                    Outcome::Stop => return Ok(self.shard),
+                    Outcome::Stop => return Ok(()),
                 }
                 self.send(handled.replies)?;
             } else {
@@ -102,10 +124,10 @@ impl<'a> Desk<'a> {
                 self.send(replies)?;
             }
         }
-        for reply in self.replies.into_iter().flatten() {
+        for reply in self.replies.iter_mut().filter_map(Option::take) {
             reply.wait()?;
         }
-        Ok(self.shard)
+        Ok(())
     }
 
     /// Waits for a message and says which, or for the time that the shard has named.
@@ -141,5 +163,46 @@ impl<'a> Desk<'a> {
             self.replies[worker as usize] = Some(sent);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::SessionConfig;
+    use crate::model::Memory;
+
+    #[test]
+    fn a_broken_promise_ends_all_who_wait() {
+        let set = |config: &mut syncline_comm::Config| config.timeout = Duration::from_secs(30);
+        syncline_comm::testing::threads(2, set, |world| {
+            let config = SessionConfig::default();
+            let memory = Memory::new(&config.optimiser, 3);
+            let shard = Shard::new(world.rank(), 2, &config, vec![1.0; 3], memory).unwrap();
+            let server = Server::start(&world, shard).unwrap();
+            let push = |server: u32, clock| {
+                let worker = world.rank();
+                let header = Header::Push { worker, clock, version: 0, learning_rate: 1.0 };
+                let mut message = Vec::new();
+                wire::encode(header, [0.5; 3].into_iter(), &mut message);
+                // Not waited for: the shard may have given up.
+                drop(world.start_send(message, server, PUSH_TAG).unwrap());
+                let mut reply = vec![0; HEADER_WORDS + 3];
+                world.recv(&mut reply, server, REPLY_TAG).unwrap();
+                wire::decode(&reply, 3).unwrap().0
+            };
+            // To the shard of rank 0: worker 1's first push has the wrong clock. Worker 0 never
+            // did anything wrong, and hears of it at its next push at the latest.
+            let reply = push(0, u64::from(world.rank()));
+            if world.rank() == 1 || reply == Header::Stop {
+                assert_eq!(reply, Header::Stop);
+            } else {
+                assert_eq!(push(0, 1), Header::Stop);
+            }
+            if world.rank() == 0 {
+                let error = server.collect().unwrap_err().to_string();
+                assert!(error.contains("push 1 of rank 1 came where push 0 is next"), "{error}");
+            }
+        });
     }
 }

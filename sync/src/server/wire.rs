@@ -59,7 +59,7 @@ pub enum Header {
         /// taken in.
         staleness: u32,
     },
-    /// The shard's own rank gives up.
+    /// The shard's own rank gives up, or, as a reply, the shard does.
     Stop,
 }
 

@@ -183,7 +183,7 @@ impl Exchange {
         let versions = self.gather(&[version])?;
         let own = self.urgent.rank();
         shard.check_collected(own, versions[own as usize])?;
-        self.shards().state = ShardState::Resting(shard);
+        self.shards().state = ShardState::Resting(Box::new(shard));
         Ok(Event::Collected { parameters, versions })
     }
 

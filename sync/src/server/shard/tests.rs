@@ -138,9 +138,8 @@ fn in_turn_means_applied_in_turn() {
     let due = shard.due().unwrap();
     assert_eq!(read(shard.tick(due).unwrap()), [(1, 0, 2, 1, vec![-0.5, 0.5])]);
     // From the second round on, each is as late as there are others.
-    let mut clock = 1;
     let mut now = due;
-    for _ in 0..3 {
+    for clock in 1..4 {
         for worker in [0, 1] {
             let version = shard.version() - 1;
             now += Duration::from_millis(5);
@@ -148,7 +147,6 @@ fn in_turn_means_applied_in_turn() {
             let replies = shard.handle_message(worker, message, now).unwrap().replies;
             assert_eq!(read(replies)[0].3, 1);
         }
-        clock += 1;
     }
 }
 
