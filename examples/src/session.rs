@@ -128,8 +128,8 @@ impl Synchroniser for SessionSynchroniser {
         let start = Instant::now();
         self.session()?.end_epoch(mean_loss)?;
         let mut mean = [mean_loss];
-        // Under ASP nobody waits for anybody, not even to hear of the loss.
-        if !matches!(self.config.model, ModelKind::Asp(_)) {
+        // With a server nobody waits for everybody, not even to hear of the loss.
+        if self.config.model.server().is_none() {
             self.communicator.all_reduce(&mut mean, ReduceOp::Avg)?;
         }
         let deferred = std::mem::take(&mut self.deferred_bytes) as f64;

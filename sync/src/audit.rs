@@ -77,7 +77,11 @@ impl Rules {
         let moments = if config.optimiser.has_second_moment() { 2 } else { 1 };
         let with_moments = elements * (1 + moments);
         match config.model {
-            ModelKind::Asp(_) => None,
+            ModelKind::Asp(_)
+            | ModelKind::Dssp(_)
+            | ModelKind::Gba(_)
+            | ModelKind::R2sp(_)
+            | ModelKind::Ssp(_) => None,
             ModelKind::Bsp | ModelKind::BspBuckets(_) => {
                 let coverage = Coverage::Step { elements };
                 Some(Self { model, coverage, drain_len: None, flights: 0, staleness: 0 })

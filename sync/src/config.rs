@@ -14,6 +14,7 @@ use crate::model::osp::budget::BudgetRule;
 use crate::model::osp::correction::Lgp;
 pub use crate::model::osp::{GibLag, OspConfig};
 use crate::optimiser::Optimiser;
+pub use crate::server::config::{DsspConfig, GbaModelConfig, R2spConfig, ServerConfig, SspConfig};
 
 /// Settings of a session; they must be the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,14 +62,34 @@ pub enum ModelKind {
     LocalSgd(LocalSgdConfig),
     /// The same, with reductions that start during the backward pass.
     BspBuckets(BucketRule),
+    /// Stale synchronous parallel with a bound that moves, on the parameter server.
+    Dssp(DsspConfig),
+    /// The parameter server gathers a global batch for each update.
+    Gba(GbaModelConfig),
     /// Overlapped synchronous parallel, in its all-reduce form.
     Osp(OspConfig),
+    /// The parameter server serves one worker after another.
+    R2sp(R2spConfig),
+    /// Stale synchronous parallel, on the parameter server: nobody leads the slowest by far.
+    Ssp(SspConfig),
 }
 
 impl ModelKind {
     /// All names that a model can be parsed from.
-    pub const NAMES: [&'static str; 8] =
-        ["asp", "bsp", "bsp-buckets", "ddp", "diloco", "local-sgd", "mg-wfbp", "osp"];
+    pub const NAMES: [&'static str; 12] = [
+        "asp",
+        "bsp",
+        "bsp-buckets",
+        "ddp",
+        "diloco",
+        "dssp",
+        "gba",
+        "local-sgd",
+        "mg-wfbp",
+        "osp",
+        "r2sp",
+        "ssp",
+    ];
 
     /// Its name on command lines and in reports.
     pub fn name(&self) -> &'static str {
@@ -78,7 +99,28 @@ impl ModelKind {
             Self::Diloco(_) => "diloco",
             Self::LocalSgd(_) => "local-sgd",
             Self::BspBuckets(rule) => rule.name(),
+            Self::Dssp(_) => "dssp",
+            Self::Gba(_) => "gba",
             Self::Osp(_) => "osp",
+            Self::R2sp(_) => "r2sp",
+            Self::Ssp(_) => "ssp",
+        }
+    }
+
+    /// What shards and workers do, if it has a parameter server. Its ranks may then make different
+    /// numbers of steps between two drains.
+    pub fn server(&self) -> Option<ServerConfig> {
+        match *self {
+            Self::Asp(asp) => Some(asp.into()),
+            Self::Bsp
+            | Self::BspBuckets(_)
+            | Self::Diloco(_)
+            | Self::LocalSgd(_)
+            | Self::Osp(_) => None,
+            Self::Dssp(dssp) => Some(dssp.into()),
+            Self::Gba(gba) => Some(gba.into()),
+            Self::R2sp(r2sp) => Some(r2sp.into()),
+            Self::Ssp(ssp) => Some(ssp.into()),
         }
     }
 
@@ -101,7 +143,11 @@ impl FromStr for ModelKind {
             "bsp" => Ok(Self::Bsp),
             "diloco" => Ok(Self::Diloco(DilocoConfig::default())),
             "local-sgd" => Ok(Self::LocalSgd(LocalSgdConfig::default())),
+            "dssp" => Ok(Self::Dssp(DsspConfig::default())),
+            "gba" => Ok(Self::Gba(GbaModelConfig::default())),
             "osp" => Ok(Self::Osp(OspConfig::default())),
+            "r2sp" => Ok(Self::R2sp(R2spConfig::default())),
+            "ssp" => Ok(Self::Ssp(SspConfig::default())),
             _ => BucketRule::named(name).map(Self::BspBuckets).ok_or_else(|| {
                 let names = Self::NAMES.join(", ");
                 Error::Config { reason: format!("no sync model '{name}'; there are {names}") }
@@ -110,7 +156,8 @@ impl FromStr for ModelKind {
     }
 }
 
-/// Settings of ASP, the same on every rank.
+/// Settings of ASP, and of a worker under every model with a parameter server, the same on every
+/// rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AspConfig {
     /// When a worker waits for the parameters that answer its push.
@@ -154,12 +201,13 @@ impl SessionConfig {
         let limit = self.clip_norm.unwrap_or(1.0);
         require(limit.is_finite() && limit > 0.0, "the clipped norm is above 0", limit)?;
         match &self.model {
-            ModelKind::Asp(_) | ModelKind::Bsp => Ok(()),
-            ModelKind::Diloco(diloco) => diloco.validate(),
-            ModelKind::LocalSgd(local) => local.validate(),
-            ModelKind::BspBuckets(rule) => rule.validate(),
-            ModelKind::Osp(osp) => validate_osp(osp),
+            ModelKind::Diloco(diloco) => diloco.validate()?,
+            ModelKind::LocalSgd(local) => local.validate()?,
+            ModelKind::BspBuckets(rule) => rule.validate()?,
+            ModelKind::Osp(osp) => validate_osp(osp)?,
+            _ => {}
         }
+        self.model.server().map_or(Ok(()), |server| server.validate())
     }
 }
 
@@ -205,6 +253,8 @@ mod tests {
         for name in ModelKind::NAMES {
             let model: ModelKind = name.parse().unwrap();
             assert_eq!(model.name(), name);
+            let has_server = ["asp", "dssp", "gba", "r2sp", "ssp"].contains(&name);
+            assert_eq!(model.server().is_some(), has_server);
             SessionConfig { model, ..Default::default() }.validate().unwrap();
         }
         assert!("bps".parse::<ModelKind>().unwrap_err().to_string().contains("'bps'"));
@@ -228,6 +278,9 @@ mod tests {
             let error = config.validate().unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
+        let dssp = DsspConfig { r_max: u64::MAX, ..Default::default() };
+        let config = SessionConfig { model: ModelKind::Dssp(dssp), ..Default::default() };
+        assert!(config.validate().unwrap_err().to_string().contains("r_max"));
         let optimiser = Sgd { momentum: 1.0, ..Sgd::default() }.into();
         let error = SessionConfig { optimiser, ..Default::default() }.validate().unwrap_err();
         assert!(error.to_string().contains("momentum"), "{error}");

@@ -11,6 +11,9 @@
 //! | [`ModelKind::LocalSgd`] | nothing; every so many steps, an average of all parameters | an average a step costs too much |
 //! | [`ModelKind::Diloco`] | nothing, while its averages hide behind steps | the network is very slow |
 //! | [`ModelKind::Asp`] | its own round trip to the parameter server | ranks differ in speed, and accuracy may suffer |
+//! | [`ModelKind::Ssp`], [`ModelKind::Dssp`] | the slowest rank, if it is far behind | the same, and staleness is to have a bound |
+//! | [`ModelKind::R2sp`] | its turn at the parameter server | a server's link is what is slow |
+//! | [`ModelKind::Gba`] | its own round trip | the same as ASP, with the global batch of BSP |
 //!
 //! - **Numbers.** Each step returns a [`StepReport`]; [`RunStats`] makes means and tails of them.
 //! - **Agreement.** What the ranks agree on has the same bits on every rank; every so many steps
@@ -41,8 +44,9 @@ pub mod server;
 mod session;
 
 pub use config::{
-    AspConfig, AspRate, BucketRule, ByteCaps, DilocoConfig, GibLag, LocalSgdConfig, ModelKind,
-    OspConfig, PlanConfig, Planner, Pull, SessionConfig,
+    AspConfig, AspRate, BucketRule, ByteCaps, DilocoConfig, DsspConfig, GbaModelConfig, GibLag,
+    LocalSgdConfig, ModelKind, OspConfig, PlanConfig, Planner, Pull, R2spConfig, ServerConfig,
+    SessionConfig, SspConfig,
 };
 pub use error::{Error, Result};
 pub use layout::{Granularity, Layout, TensorSpec};
@@ -52,6 +56,7 @@ pub use model::osp::correction::Lgp;
 pub use model::osp::importance::Importance;
 pub use optimiser::{Adam, Moments, Optimiser, Sgd, StepSize};
 pub use report::{RunStats, StepReport, Summary};
+pub use server::audit::AuditReport;
 pub use session::{Session, Switch, SwitchReport};
 
 pub use syncline_comm as comm;

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use syncline::comm::testing::free_port;
 use syncline::{
-    BudgetRule, Communicator, Error, Granularity, ModelKind, OspConfig, Session, SessionConfig,
-    TensorSpec,
+    BudgetRule, Communicator, DsspConfig, Error, Granularity, ModelKind, OspConfig, Session,
+    SessionConfig, SspConfig, TensorSpec,
 };
 
 const RANKS: u32 = 3;
 const LEN: usize = 5000;
+const MODELS: [&str; 10] =
+    ["asp", "bsp", "ddp", "diloco", "dssp", "gba", "local-sgd", "osp", "r2sp", "ssp"];
 /// Names the model, in a child only.
 const MODEL: &str = "SYNCLINE_TEST_MODEL";
 /// Says which rank ends without a word, and where: "1 step", "1 switch", "1 drain"; in a child
@@ -26,6 +28,9 @@ fn config(name: &str) -> SessionConfig {
             granularity: Granularity::Slices { max_bytes: 1000 },
             ..osp
         }),
+        // Two steps after a rank has ended, the others are held.
+        ModelKind::Ssp(ssp) => ModelKind::Ssp(SspConfig { staleness: 1, ..ssp }),
+        ModelKind::Dssp(dssp) => ModelKind::Dssp(DsspConfig { lower: 1, r_max: 0, ..dssp }),
         model => model,
     };
     SessionConfig { model, check_every: 5, audits: true, ..SessionConfig::default() }
@@ -50,7 +55,10 @@ fn rank() {
 fn train(world: &Communicator, config: &SessionConfig, place: &str) -> syncline::Result<String> {
     let next = match config.model {
         ModelKind::Asp(_) => "bsp",
-        ModelKind::Bsp | ModelKind::BspBuckets(_) => "osp",
+        ModelKind::Bsp | ModelKind::BspBuckets(_) | ModelKind::Gba(_) => "osp",
+        ModelKind::Dssp(_) => "r2sp",
+        ModelKind::R2sp(_) => "gba",
+        ModelKind::Ssp(_) => "dssp",
         _ => "asp",
     };
     let crash_at = |here: &str| {
@@ -132,22 +140,19 @@ fn run(name: &str, crash: &str) -> Vec<String> {
 
 #[test]
 fn processes_end_with_the_same_bits() {
-    for name in ["bsp", "osp", "asp", "local-sgd", "diloco"] {
+    for name in MODELS {
         let ends = run(name, "");
         assert!(ends.iter().all(|end| *end == ends[0]), "{name}: {ends:?}");
-        // What BSP switches to defers, too.
-        assert_eq!(
-            ends[0].ends_with(" deferred 0"),
-            matches!(name, "asp" | "local-sgd"),
-            "{ends:?}"
-        );
+        // OSP and DiLoCo defer; three others switch to OSP.
+        let defers = ["bsp", "ddp", "diloco", "gba", "osp"].contains(&name);
+        assert_eq!(!ends[0].ends_with(" deferred 0"), defers, "{ends:?}");
     }
 }
 
 #[test]
 fn a_rank_that_ends_is_a_lost_peer_to_all_others() {
     for place in ["step", "switch", "drain"] {
-        for name in ["bsp", "osp", "asp", "local-sgd", "diloco"] {
+        for name in MODELS {
             let ends = run(name, &format!("1 {place}"));
             assert_eq!(ends, ["end PeerLost", "none", "end PeerLost"], "{name}, {place}");
         }

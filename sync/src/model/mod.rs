@@ -14,22 +14,22 @@
 //! EpochEnded, Drain ───────┘                  └──────────────▶ none left: the rank may go on
 //! ```
 
-mod asp;
 mod bsp;
 pub(crate) mod check;
 pub mod diloco;
 mod inner;
 pub mod local_sgd;
 pub mod osp;
+mod worker;
 
 use std::fmt::Debug;
 use std::time::Duration;
 
-pub use asp::Asp;
 pub use bsp::Bsp;
 pub use diloco::Diloco;
 pub use local_sgd::LocalSgd;
 pub use osp::Osp;
+pub use worker::Worker;
 
 use crate::audit::{Audited, Rules};
 use crate::config::{ModelKind, SessionConfig};
@@ -209,8 +209,8 @@ pub struct Traffic {
 
 /// A sync model of one rank.
 ///
-/// Every rank's model sees the same kinds of events in the same order (but for ASP, whose workers
-/// run apart between [`Event::Drain`]s), and asks for the same reductions in the same order.
+/// Every rank's model sees the same kinds of events in the same order (but for those with a
+/// parameter server, whose workers run apart between [`Event::Drain`]s), and asks for the same reductions in the same order.
 pub trait SyncModel: Send + Debug {
     /// Takes note of `event`, and reads and writes `tensors` as it needs.
     ///
@@ -331,8 +331,12 @@ pub fn build(
 ) -> Box<dyn SyncModel> {
     let rules = config.audits.then(|| Rules::of(config, layout.len())).flatten();
     let model: Box<dyn SyncModel> = match &config.model {
-        ModelKind::Asp(asp) => Box::new(Asp::new(job, *asp, layout)),
+        ModelKind::Asp(asp) => Box::new(Worker::new(job, (*asp).into(), layout)),
         ModelKind::Bsp => Box::new(Bsp::new(job, memory)),
+        ModelKind::Dssp(dssp) => Box::new(Worker::new(job, (*dssp).into(), layout)),
+        ModelKind::Gba(gba) => Box::new(Worker::new(job, (*gba).into(), layout)),
+        ModelKind::R2sp(r2sp) => Box::new(Worker::new(job, (*r2sp).into(), layout)),
+        ModelKind::Ssp(ssp) => Box::new(Worker::new(job, (*ssp).into(), layout)),
         ModelKind::Diloco(diloco) => {
             Box::new(Diloco::new(job, *diloco, &layout, parameters, memory))
         }

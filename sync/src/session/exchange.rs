@@ -15,6 +15,8 @@ use crate::error::Result;
 use crate::layout::{ELEMENT_BYTES, Layout};
 use crate::model::{Action, Event, Lane, Memory, ReduceId, SyncModel, Tensors, Timing};
 use crate::optimiser::{Moments, Optimiser};
+use crate::server::audit::AuditReport;
+use crate::server::shard::Shard;
 
 /// Time blocked in one call, by what for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,18 +83,16 @@ impl Exchange {
         if let Some(Shards { communicator, .. }) = self.shards.take() {
             self.spare = Some(communicator);
         }
-        match config.model {
-            ModelKind::Asp(_) => {
-                let communicator = match self.spare.take() {
-                    Some(communicator) => communicator,
-                    None => self.urgent.duplicate(Class::Urgent)?,
-                };
-                self.shards = Some(Shards::new(communicator, config, layout, parameters, memory));
-            }
-            ModelKind::Diloco(_) | ModelKind::Osp(_) if self.background.is_none() => {
-                self.background = Some(self.urgent.duplicate(Class::Background)?);
-            }
-            _ => {}
+        if config.model.server().is_some() {
+            let communicator = match self.spare.take() {
+                Some(communicator) => communicator,
+                None => self.urgent.duplicate(Class::Urgent)?,
+            };
+            self.shards = Some(Shards::new(communicator, config, layout, parameters, memory)?);
+        }
+        let has_background = matches!(config.model, ModelKind::Diloco(_) | ModelKind::Osp(_));
+        if has_background && self.background.is_none() {
+            self.background = Some(self.urgent.duplicate(Class::Background)?);
         }
         Ok(())
     }
@@ -213,11 +213,18 @@ impl Exchange {
         let counts: Vec<usize> = shards.lens.clone();
         self.urgent.all_gather_v(shard.parameters(), &mut parameters, &counts)?;
         let versions = self.gather(&[version])?;
-        self.shards().state = ShardState::Resting(shard);
+        let own = self.urgent.rank();
+        shard.check_collected(own, versions[own as usize])?;
+        self.shards().state = ShardState::Resting(Box::new(shard));
         Ok(Event::Collected { parameters, versions })
     }
 
+    /// What the audit of this rank's shard has seen; none without a shard at rest.
+    pub(super) fn audit(&self) -> Option<AuditReport> {
+        self.shards.as_ref()?.resting().ok().map(Shard::audit)
+    }
+
     fn shards(&mut self) -> &mut Shards {
-        self.shards.as_mut().expect("only ASP has a parameter server")
+        self.shards.as_mut().expect("only models with a server push")
     }
 }
