@@ -15,7 +15,7 @@
 //! - **Under it** is [`comm`], whose names are here too: [`Communicator`] and what belongs to it.
 //! - **Policies** without I/O, for rates, switches and stragglers: [`policy`]; what to reduce
 //!   together: [`bucket`].
-//! - **Studies** without a network: [`lockstep`].
+//! - **Studies** without a network: [`lockstep`]; over a simulated one: [`simulation`].
 
 #![forbid(unsafe_code)]
 
@@ -32,6 +32,7 @@ pub mod record;
 mod report;
 pub mod server;
 mod session;
+pub mod simulation;
 
 pub use config::{AspConfig, AspRate, GibLag, ModelKind, OspConfig, Pull, SessionConfig};
 pub use error::{Error, Result};

@@ -4,4 +4,5 @@ pub mod info;
 pub mod perf;
 pub mod report;
 pub mod run;
+pub mod simulate;
 pub mod train;
