@@ -10,9 +10,9 @@ pub mod options;
 mod plan;
 mod report;
 mod stand_in;
+mod testbed;
 #[cfg(test)]
 mod tests;
-mod testbed;
 
 pub use error::SimulateError;
 pub use options::SimulateOptions;

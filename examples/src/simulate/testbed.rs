@@ -77,7 +77,8 @@ impl Testbed {
             Self::SyncSwitchS1 => sync_switch(vec![slow(1, 10, 12, 23)]),
             Self::SyncSwitchS2 => {
                 let phases = [6, 18, 30, 42].into_iter();
-                let both = phases.flat_map(|from| [1, 2].map(|rank| slow(rank, 30, from, from + 5)));
+                let both =
+                    phases.flat_map(|from| [1, 2].map(|rank| slow(rank, 30, from, from + 5)));
                 sync_switch(both.collect())
             }
         }
