@@ -22,7 +22,7 @@
 //! - **Policies** without I/O, for rates, switches and stragglers: [`policy`]; what to reduce
 //!   together: [`bucket`].
 //! - **Audits**: rules that a running model keeps, or fails: [`audit`].
-//! - **Studies** without a network: [`lockstep`].
+//! - **Studies** without a network: [`lockstep`]; over a simulated one: [`simulation`].
 
 #![forbid(unsafe_code)]
 
@@ -42,6 +42,7 @@ pub mod record;
 mod report;
 pub mod server;
 mod session;
+pub mod simulation;
 
 pub use config::{
     AspConfig, AspRate, BucketRule, ByteCaps, DilocoConfig, DsspConfig, GbaModelConfig, GibLag,
