@@ -16,6 +16,7 @@ pub mod protocol;
 pub mod report;
 pub mod session;
 pub mod spec;
+pub mod tune;
 pub mod units;
 pub mod worker;
 

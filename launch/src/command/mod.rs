@@ -5,3 +5,4 @@ pub mod perf;
 pub mod report;
 pub mod run;
 pub mod train;
+pub mod tune;
