@@ -17,6 +17,7 @@ pub mod report;
 pub mod session;
 pub mod simulate;
 pub mod spec;
+pub mod tune;
 pub mod units;
 pub mod worker;
 

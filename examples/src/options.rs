@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use syncline::policy::schedule::Schedule;
 
-use crate::data::DataKind;
+use crate::data::text::DEFAULT_CONTEXT;
+use crate::data::{DataKind, DataSource};
 use crate::model::NetKind;
 use crate::spec::{OptimiserKind, RunSpec, Straggler, SyncModel, TransportKind};
 use crate::units::{LinkRate, parse_latency};
@@ -24,7 +25,9 @@ Examples:
   syncline train --link-rate none --transport shm
       as fast as this host can
   syncline train --data fashion-mnist --data-dir ./fashion --epochs 3
-      a larger set, read from its four IDX files";
+      a larger set, read from its four IDX files
+  syncline train --data shakespeare.txt --train-limit 200000 --link-rate none
+      a language model: the next byte of a text, from the 32 before it";
 
 /// Options of `syncline train`.
 #[derive(Args, Clone, Debug)]
@@ -47,7 +50,7 @@ pub struct TrainOptions {
     #[arg(long, value_delimiter = ',', conflicts_with = "seed", value_name = "LIST")]
     pub seeds: Vec<u64>,
 
-    /// Passes over the training images [default: 25 for digits, 5 for the larger sets]
+    /// Passes over the training items [default: 25 for digits, 5 for the larger sets, 1 for a text]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000), value_name = "N")]
     pub epochs: Option<u32>,
 
@@ -85,9 +88,9 @@ pub struct TrainOptions {
     #[arg(long = "straggler", value_name = "RANK:TIME[:FROM-TO]")]
     pub stragglers: Vec<Straggler>,
 
-    /// What to train on
-    #[arg(long, value_enum, default_value_t = DataKind::Digits)]
-    pub data: DataKind,
+    /// What to train on: digits, fashion-mnist, mnist, text:FILE, or FILE.txt
+    #[arg(long, default_value = "digits", value_name = "DATA")]
+    pub data: DataSource,
 
     /// Folder with the IDX files of fashion-mnist or mnist, packed (.gz) or not
     #[arg(long, value_name = "DIR")]
@@ -97,13 +100,17 @@ pub struct TrainOptions {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     pub train_limit: Option<u32>,
 
-    /// Measure accuracy on the first N items only
+    /// Measure accuracy on the first N items only [default: 10000 of a text, else all]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     pub test_limit: Option<u32>,
 
-    /// Which network
-    #[arg(long, value_enum, default_value_t = NetKind::Cnn)]
-    pub net: NetKind,
+    /// Bytes of a text that the next one is told from [default: 32]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096), value_name = "N")]
+    pub context: Option<u32>,
+
+    /// Which network [default: charlm for a text, else cnn]
+    #[arg(long, value_enum)]
+    pub net: Option<NetKind>,
 
     /// What carries the bytes
     #[arg(long, value_enum, default_value_t = TransportKind::Auto)]
@@ -168,8 +175,9 @@ impl TrainOptions {
     ///
     /// # Errors
     ///
-    /// A straggler that is no rank.
+    /// A straggler that is no rank; a network or a setting that the data has no use for.
     pub fn check(&self) -> Result<(), String> {
+        self.check_data()?;
         let stranger = self.stragglers.iter().find(|slow| slow.rank >= self.ranks);
         match stranger {
             Some(slow) => {
@@ -180,12 +188,33 @@ impl TrainOptions {
         }
     }
 
+    fn check_data(&self) -> Result<(), String> {
+        let is_text = self.data.kind == DataKind::Text;
+        let (data, net) = (self.data.kind.name(), self.net().name());
+        if is_text != self.net().is_for_text() {
+            let wanted = if is_text { "charlm" } else { "cnn or mlp" };
+            return Err(format!("--net {net} cannot train on {data}: choose {wanted}"));
+        }
+        if is_text && self.data_dir.is_some() {
+            return Err("--data-dir is for images: the text's file is part of --data".to_owned());
+        }
+        if !is_text && self.context.is_some() {
+            return Err(format!("--context is for a text, and {data} is none"));
+        }
+        Ok(())
+    }
+
+    fn net(&self) -> NetKind {
+        let usual = if self.data.kind == DataKind::Text { NetKind::Charlm } else { NetKind::Cnn };
+        self.net.unwrap_or(usual)
+    }
+
     fn run(&self, model: &SyncModel, seed: u64) -> RunSpec {
         RunSpec {
             model: model.clone(),
             seed,
             ranks: self.ranks,
-            epochs: self.epochs.unwrap_or_else(|| self.data.default_epochs()),
+            epochs: self.epochs.unwrap_or_else(|| self.data.kind.default_epochs()),
             batch: self.batch,
             lr: self.lr,
             schedule: self.schedule.clone(),
@@ -194,11 +223,12 @@ impl TrainOptions {
             weight_decay: self.weight_decay,
             clip_norm: self.clip_norm,
             stragglers: self.stragglers.clone(),
-            data: self.data,
-            data_dir: self.data_dir.clone(),
+            data: self.data.kind,
+            data_dir: self.data.file.clone().or_else(|| self.data_dir.clone()),
             train_limit: self.train_limit,
-            test_limit: self.test_limit,
-            net: self.net,
+            test_limit: self.test_limit.or_else(|| self.data.kind.default_test_limit()),
+            context: self.context.unwrap_or(DEFAULT_CONTEXT),
+            net: self.net(),
             transport: self.transport,
             link_rate: self.link_rate,
             link_latency: self.link_latency,
@@ -296,6 +326,26 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_text_brings_its_network_and_its_limits() {
+        let options = parse("--data plays.txt --context 16").unwrap();
+        assert!(options.check().is_ok());
+        let run = &options.runs()[0];
+        assert_eq!((run.data, run.net, run.context), (DataKind::Text, NetKind::Charlm, 16));
+        assert_eq!(run.data_dir.as_deref(), Some(std::path::Path::new("plays.txt")));
+        assert_eq!((run.epochs, run.test_limit, run.train_limit), (1, Some(10_000), None));
+        assert_eq!(parse("--data text:x --test-limit 5").unwrap().runs()[0].test_limit, Some(5));
+        for (line, reason) in [
+            ("--data a.txt --net mlp", "--net mlp cannot train on text: choose charlm"),
+            ("--net charlm", "--net charlm cannot train on digits: choose cnn or mlp"),
+            ("--data a.txt --data-dir b", "--data-dir is for images"),
+            ("--context 8", "--context is for a text, and digits is none"),
+        ] {
+            let error = parse(line).unwrap().check().unwrap_err();
+            assert!(error.starts_with(reason), "{line}: {error}");
+        }
+    }
+
+    #[test]
     fn bad_values_are_refused_with_a_reason() {
         let unknown = "xsp".parse::<SyncModel>().unwrap_err();
         for (line, reason) in [
@@ -309,6 +359,9 @@ pub(crate) mod tests {
             ("--seed 1 --seeds 2", "cannot be used with"),
             ("--epochs 0", "0 is not in 1..=10000"),
             ("--batch 0", "0 is not in 1..=65536"),
+            ("--data cifar", "write digits, fashion-mnist, mnist, text:FILE or FILE.txt"),
+            ("--data text:", "write text:FILE"),
+            ("--context 0", "0 is not in 1..=4096"),
             ("--lr -1", "unexpected argument"),
             ("--lr=-1", "a learning rate is a number above 0"),
             ("--lr nan", "a learning rate is a number above 0"),

@@ -26,6 +26,15 @@ pub enum Message {
         /// Share of the test images in their class, 0 to 1.
         accuracy: f64,
     },
+    /// The loss is not a number any more; the rank's last message.
+    Diverged {
+        /// Epoch, from 0.
+        epoch: u32,
+        /// Step in it, from 0.
+        step: u64,
+        /// The learning rate of that step.
+        lr: f32,
+    },
     /// The rank has trained and measured; its last message.
     Done(Summary),
     /// An epoch has ended.
@@ -85,6 +94,9 @@ pub struct Summary {
     pub bytes_sent: u64,
     /// Accuracy of the parameters that training ended with; from rank 0 only.
     pub final_accuracy: Option<f64>,
+    /// Mean loss on the test items at the end, in nats; from rank 0 only, none if not finite.
+    #[serde(default)]
+    pub final_test_loss: Option<f64>,
 }
 
 /// A line that starts as ours but is none of our messages.
@@ -157,6 +169,7 @@ mod tests {
             },
             Message::Progress { epoch: 1, step: 30, t_s: 0.25, loss: 1.5 },
             Message::Epoch { epoch: 1, t_s: 0.25, loss: 0.1, deferred_pct: 63.0 },
+            Message::Diverged { epoch: 1, step: 9, lr: 0.5 },
             Message::SyncTimes { us: vec![1.5, 2.0, 1e6] },
             Message::Accuracy { epoch: 2, t_s: 1.0 / 3.0, accuracy: 0.97 },
             Message::Done(Summary {
@@ -167,6 +180,7 @@ mod tests {
                 exposed_s: 0.4,
                 bytes_sent: 99,
                 final_accuracy: None,
+                final_test_loss: Some(1.5),
             }),
         ];
         for message in messages {

@@ -34,6 +34,9 @@ pub struct Run {
     pub bytes_per_iteration: f64,
     /// Share of the test images in their class at the end, 0 to 1.
     pub final_accuracy: f64,
+    /// Mean loss on the test items at the end, in nats, for a text per byte; none if not finite.
+    #[serde(default)]
+    pub final_test_loss: Option<f64>,
     /// Seed.
     pub seed: u64,
     /// World size.
@@ -213,6 +216,7 @@ pub(crate) mod tests {
             bst_p99_ms: 20.125,
             bytes_per_iteration: 311_676.0,
             final_accuracy: accuracy,
+            final_test_loss: Some(0.25),
             seed,
             ranks: 4,
             transport: "shm, paced".to_owned(),

@@ -96,6 +96,8 @@ pub struct RunSpec {
     pub train_limit: Option<u32>,
     /// Most items to measure accuracy on; none for all.
     pub test_limit: Option<u32>,
+    /// Bytes of text that the next one is told from; without meaning for images.
+    pub context: u32,
     /// Network.
     pub net: NetKind,
     /// Transport asked for.
@@ -146,6 +148,9 @@ impl RunSpec {
     /// What differs from the defaults beyond the usual, each part after a comma.
     fn unusual(&self) -> String {
         let mut parts = Vec::new();
+        if self.data == DataKind::Text {
+            parts.push(format!("context {}", self.context));
+        }
         if self.optimiser != OptimiserKind::default() {
             parts.push(self.optimiser.name().to_owned());
         }
@@ -187,6 +192,7 @@ pub(crate) mod tests {
             data_dir: None,
             train_limit: None,
             test_limit: None,
+            context: 32,
             net: NetKind::Cnn,
             transport: TransportKind::Auto,
             link_rate: LinkRate { bytes_per_s: Some(25_000_000) },
@@ -225,6 +231,7 @@ pub(crate) mod tests {
     #[test]
     fn the_setting_names_what_is_unusual() {
         let mut spec = spec("bsp");
+        spec.data = DataKind::Text;
         spec.optimiser = OptimiserKind::Adam;
         spec.weight_decay = 0.5;
         spec.clip_norm = Some(2.0);
@@ -234,7 +241,7 @@ pub(crate) mod tests {
         spec.test_limit = Some(50);
         assert_eq!(
             spec.setting(),
-            "digits, CNN, 4 ranks x batch 16, link 200 Mbit/s, adam, weight decay 0.5, \
+            "text, CNN, 4 ranks x batch 16, link 200 Mbit/s, context 32, adam, weight decay 0.5, \
              gradients clipped to 2, schedule cosine, straggler 3:30ms:1-2, at \
              most 100 to train on, at most 50 to test on"
         );

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::TrainError;
+use crate::BoxError;
 use crate::protocol::{Message, Summary};
 use crate::report::{Run, percentile};
 use crate::spec::RunSpec;
@@ -19,6 +20,8 @@ pub(super) struct Gather<'a> {
     deferred_pct: Vec<f64>,
     sync_times_us: Vec<f32>,
     done: BTreeMap<u32, Summary>,
+    /// Epoch, step and learning rate of the first rank to say so.
+    diverged: Option<(u32, u64, f32)>,
 }
 
 impl<'a> Gather<'a> {
@@ -32,6 +35,16 @@ impl<'a> Gather<'a> {
             deferred_pct: Vec::new(),
             sync_times_us: Vec::new(),
             done: BTreeMap::new(),
+            diverged: None,
+        }
+    }
+
+    /// What to call the failure of a run's ranks, after all that they have said.
+    pub(super) fn failure(&self, title: &str, source: BoxError) -> TrainError {
+        let run = title.to_owned();
+        match self.diverged {
+            Some((epoch, step, lr)) => TrainError::Diverged { run, epoch, step, lr, source },
+            None => TrainError::Ranks { run, source },
         }
     }
 
@@ -46,6 +59,9 @@ impl<'a> Gather<'a> {
                 if self.accuracies.insert(epoch, (t_s, accuracy)).is_some() {
                     return senseless(format!("the accuracy of epoch {epoch} a second time"));
                 }
+            }
+            Message::Diverged { epoch, step, lr } => {
+                self.diverged.get_or_insert((epoch, step, lr));
             }
             Message::Done(summary) => {
                 if self.done.insert(rank, summary).is_some() {
@@ -70,7 +86,9 @@ impl<'a> Gather<'a> {
     pub(super) fn finish(mut self, title: &str) -> Result<Run, TrainError> {
         let missing: Vec<u32> =
             (0..self.spec.ranks).filter(|rank| !self.done.contains_key(rank)).collect();
-        let accuracy = self.done.get(&0).and_then(|summary| summary.final_accuracy);
+        let of_rank_0 = self.done.get(&0);
+        let accuracy = of_rank_0.and_then(|summary| summary.final_accuracy);
+        let final_test_loss = of_rank_0.and_then(|summary| summary.final_test_loss);
         let (true, Some(final_accuracy)) = (missing.is_empty(), accuracy) else {
             let ranks = if missing.is_empty() { vec![0] } else { missing };
             return Err(TrainError::Unfinished { run: title.to_owned(), ranks });
@@ -92,6 +110,7 @@ impl<'a> Gather<'a> {
             bytes_per_iteration: mean(|summary| summary.bytes_sent as f64 / summary.steps as f64),
             bst_p99_ms: f64::from(percentile(&mut self.sync_times_us, 99.0)) / 1e3,
             final_accuracy,
+            final_test_loss,
             seed: spec.seed,
             ranks: spec.ranks,
             transport: self.transport,

@@ -34,6 +34,7 @@ fn done(rank: u32, wall_s: f64) -> Result<RankEvent, BoxError> {
         exposed_s: wall_s / 4.0,
         bytes_sent: 1000 * u64::from(rank + 1),
         final_accuracy: (rank == 0).then_some(0.75),
+        final_test_loss: None,
     });
     line(rank, &message)
 }

@@ -19,6 +19,7 @@ use syncline::policy::schedule::Schedule;
 use crate::BoxError;
 use crate::data::shard::TooFewImages;
 use crate::data::{Dataset, ShardPlan};
+use crate::model::network::Score;
 use crate::model::network::zeros_like;
 use crate::model::{Network, Tensor, tensor};
 use crate::protocol::{Message, Summary};
@@ -313,6 +314,7 @@ impl Trainer<'_> {
         let loss = self.gradients_of(indices);
         let computed = Instant::now();
         if !loss.is_finite() {
+            self.tell(&Message::Diverged { epoch, step: step as u64, lr })?;
             return Err(WorkerError::Diverged { epoch, step, lr });
         }
         let (parameters, gradients) = (&mut self.parameters, &mut self.gradients);
@@ -366,8 +368,9 @@ impl Trainer<'_> {
             self.tell(&Message::Accuracy { epoch, t_s, accuracy })?;
         }
         let wall_s = wall.as_secs_f64();
-        let final_accuracy =
-            (self.rank == 0).then(|| accuracy(&mut self.network, &self.parameters, self.data));
+        let result =
+            (self.rank == 0).then(|| evaluate(&mut self.network, &self.parameters, self.data));
+        let final_accuracy = result.map(|result| result.accuracy);
         if let Some(accuracy) = final_accuracy {
             let epoch = self.spec.epochs - 1;
             self.tell(&Message::Accuracy { epoch, t_s: wall_s, accuracy })?;
@@ -383,6 +386,7 @@ impl Trainer<'_> {
             exposed_s: self.cost.exposed_ns as f64 / 1e9,
             bytes_sent: self.cost.bytes_sent,
             final_accuracy,
+            final_test_loss: result.map(|result| result.loss).filter(|loss| loss.is_finite()),
         }))
     }
 
@@ -391,17 +395,34 @@ impl Trainer<'_> {
     }
 }
 
+/// How a network does on the test part.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// Share of the items that it puts into their class.
+    pub accuracy: f64,
+    /// Mean loss in nats; for a text, per byte. Not finite if training has diverged.
+    pub loss: f64,
+}
+
 /// Share of the test images that the network puts into their class.
 pub fn accuracy(network: &mut Network, parameters: &[Tensor], data: &Dataset) -> f64 {
+    evaluate(network, parameters, data).accuracy
+}
+
+/// How a network does on the test part.
+pub fn evaluate(network: &mut Network, parameters: &[Tensor], data: &Dataset) -> Evaluation {
     let len = data.test.len();
     let (mut images, mut labels) = (Vec::new(), Vec::new());
-    let mut correct = 0;
+    let mut sum = Score::default();
     for start in (0..len).step_by(TEST_BATCH) {
         let end = len.min(start + TEST_BATCH);
         data.gather(&data.test, start..end, &mut images, &mut labels);
-        correct += network.count_correct(parameters, &images, &labels);
+        let score = network.score(parameters, &images, &labels);
+        sum.correct += score.correct;
+        sum.loss += score.loss;
     }
-    correct as f64 / len as f64
+    let share = |value: f64| value / len as f64;
+    Evaluation { accuracy: share(sum.correct as f64), loss: share(sum.loss) }
 }
 
 fn failed(epoch: u32, action: &'static str) -> impl FnOnce(BoxError) -> WorkerError {

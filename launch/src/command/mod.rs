@@ -7,3 +7,4 @@ pub mod run;
 pub mod simulate;
 pub(crate) mod start;
 pub mod train;
+pub mod tune;

@@ -70,7 +70,7 @@ fn be_rank(spec: &str) -> Result<(), BoxError> {
 }
 
 /// A run's ranks. Dropping it ends them.
-struct Ranks {
+pub(super) struct Ranks {
     lines: Receiver<(u32, String)>,
     job: Option<RunningJob>,
 }
@@ -88,13 +88,21 @@ impl std::fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 /// The exit code of an [`Interrupted`] behind an error.
-fn interrupted(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+pub(super) fn interrupted(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     let chain = std::iter::successors(Some(error), |error| error.source());
     chain.filter_map(|error| error.downcast_ref()).map(|Interrupted(code)| *code).next()
 }
 
 impl Ranks {
-    fn start(spec: &RunSpec, start: &StartArgs, signals: &SignalWatch) -> Result<Self, BoxError> {
+    /// Starts this program again, once for each rank.
+    ///
+    /// # Errors
+    /// As [`Job::start`].
+    pub(super) fn start(
+        spec: &RunSpec,
+        start: &StartArgs,
+        signals: &SignalWatch,
+    ) -> Result<Self, BoxError> {
         let (sender, lines) = channel();
         let report = move |report| {
             if let JobReport::Line { rank, stream, bytes } = report {
