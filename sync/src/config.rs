@@ -10,6 +10,7 @@ use crate::layout::{ELEMENT_BYTES, Granularity};
 use crate::model::osp::budget::BudgetRule;
 use crate::model::osp::correction::Lgp;
 pub use crate::model::osp::{GibLag, OspConfig};
+pub use crate::model::osp_server::settings::OspServerConfig;
 use crate::optimiser::Optimiser;
 
 /// Settings of a session; they must be the same on every rank.
@@ -51,6 +52,8 @@ pub enum ModelKind {
     Bsp,
     /// Overlapped synchronous parallel, in its all-reduce form.
     Osp(OspConfig),
+    /// Overlapped synchronous parallel, on a parameter server: the paper's own form.
+    OspServer(OspServerConfig),
 }
 
 impl ModelKind {
@@ -60,6 +63,7 @@ impl ModelKind {
             Self::Asp(_) => "asp",
             Self::Bsp => "bsp",
             Self::Osp(_) => "osp",
+            Self::OspServer(_) => "osp-ps",
         }
     }
 
@@ -67,6 +71,7 @@ impl ModelKind {
     pub(crate) fn granularity(&self) -> Granularity {
         match self {
             Self::Osp(osp) => osp.granularity,
+            Self::OspServer(server) => server.osp.granularity,
             _ => Granularity::Tensors,
         }
     }
@@ -81,7 +86,11 @@ impl FromStr for ModelKind {
             "asp" => Ok(Self::Asp(AspConfig::default())),
             "bsp" => Ok(Self::Bsp),
             "osp" => Ok(Self::Osp(OspConfig::default())),
-            _ => Err(Error::Config { reason: format!("no sync model '{name}'; asp, bsp, osp") }),
+            "osp-ps" => Ok(Self::OspServer(OspServerConfig::default())),
+            _ => {
+                let reason = format!("no sync model '{name}'; asp, bsp, osp, osp-ps");
+                Err(Error::Config { reason })
+            }
         }
     }
 }
@@ -132,11 +141,12 @@ impl SessionConfig {
         match &self.model {
             ModelKind::Asp(_) | ModelKind::Bsp => Ok(()),
             ModelKind::Osp(osp) => validate_osp(osp),
+            ModelKind::OspServer(server) => server.validate(),
         }
     }
 }
 
-fn validate_osp(osp: &OspConfig) -> Result<()> {
+pub(crate) fn validate_osp(osp: &OspConfig) -> Result<()> {
     match osp.budget {
         BudgetRule::Fixed { share, .. } => {
             require((0.0..=1.0).contains(&share), "the share lies in 0..=1", share)?;
@@ -161,7 +171,7 @@ fn validate_osp(osp: &OspConfig) -> Result<()> {
     Ok(())
 }
 
-fn require(holds: bool, rule: &str, value: impl std::fmt::Display) -> Result<()> {
+pub(crate) fn require(holds: bool, rule: &str, value: impl std::fmt::Display) -> Result<()> {
     if holds {
         return Ok(());
     }
@@ -175,7 +185,7 @@ mod tests {
 
     #[test]
     fn defaults_are_valid() {
-        for name in ["asp", "bsp", "osp"] {
+        for name in ["asp", "bsp", "osp", "osp-ps"] {
             let model: ModelKind = name.parse().unwrap();
             assert_eq!(model.name(), name);
             SessionConfig { model, ..Default::default() }.validate().unwrap();

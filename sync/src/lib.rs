@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | [`ModelKind::Bsp`] | all gradients of all ranks | the network is fast; as the reference |
 //! | [`ModelKind::Osp`] | the important gradients; the rest follow during the next step | the network is slow |
+//! | [`ModelKind::OspServer`] | the same, from a parameter server | the paper's form is wanted |
 //! | [`ModelKind::Asp`] | its own round trip to the parameter server | ranks differ in speed, and accuracy may suffer |
 //!
 //! - **Numbers.** Each step returns a [`StepReport`]; [`RunStats`] makes means and tails of them.
@@ -33,12 +34,15 @@ mod report;
 pub mod server;
 mod session;
 
-pub use config::{AspConfig, AspRate, GibLag, ModelKind, OspConfig, Pull, SessionConfig};
+pub use config::{
+    AspConfig, AspRate, GibLag, ModelKind, OspConfig, OspServerConfig, Pull, SessionConfig,
+};
 pub use error::{Error, Result};
 pub use layout::{Granularity, Layout, TensorSpec};
 pub use model::osp::budget::{BudgetRule, Ceiling, Decision, Limit, UmaxModel};
 pub use model::osp::correction::Lgp;
 pub use model::osp::importance::Importance;
+pub use model::osp_server::settings::{MomentSource, Placement};
 pub use optimiser::{Adam, Moments, Optimiser, Sgd, StepSize};
 pub use report::{RunStats, StepReport, Summary};
 pub use session::{Session, Switch, SwitchReport};

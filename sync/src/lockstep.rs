@@ -15,6 +15,9 @@ use crate::model::{
     self, Action, Event, Job, Memory, ReduceId, StepEnded, SyncModel, Tensors, Timing,
 };
 use crate::server::shard::Shard;
+use staged::Staged;
+
+mod staged;
 
 /// What computing and moving cost, for models that tune themselves by it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +45,7 @@ pub struct Lockstep<M = Box<dyn SyncModel>> {
     /// Started reductions: what each rank gave, in order of ranks.
     started: BTreeMap<ReduceId, Vec<Option<Vec<f32>>>>,
     shards: Vec<Shard>,
+    staged: Staged,
     layout: Layout,
 }
 
@@ -65,6 +69,9 @@ impl Lockstep {
     /// [`Error::Config`] if the settings cannot work.
     pub fn new(config: &SessionConfig, world_size: u32, parameters: &TensorList) -> Result<Self> {
         config.validate()?;
+        if let crate::config::ModelKind::OspServer(server) = config.model {
+            server.check_world(world_size)?;
+        }
         let granularity = config.model.granularity();
         Ok(Self::with_models(config, world_size, parameters, |job, tensors| {
             let layout = Layout::new(&specs(parameters), granularity);
@@ -107,6 +114,7 @@ impl<M: SyncModel> Lockstep<M> {
             costs: Costs::default(),
             started: BTreeMap::new(),
             shards: (0..world_size).map(shard).collect(),
+            staged: Staged::new(config, world_size, &layout, &flat),
             layout,
         }
     }
@@ -202,6 +210,12 @@ impl<M: SyncModel> Lockstep<M> {
         self.ranks[rank].exposed
     }
 
+    /// OSP's servers, in order of ranks.
+    #[cfg(test)]
+    pub(crate) fn servers(&self) -> &[crate::server::osp::OspShard] {
+        &self.staged.shards
+    }
+
     fn run(&mut self, event: impl Fn(usize) -> Event) -> Result<()> {
         for rank in 0..self.ranks.len() {
             self.ranks[rank].exposed = Duration::ZERO;
@@ -209,11 +223,26 @@ impl<M: SyncModel> Lockstep<M> {
             self.advance(rank)?;
         }
         while self.ranks.iter().any(|replica| replica.blocked.is_some()) {
-            self.exchange()?;
+            if !self.deliver_replies() {
+                self.exchange()?;
+            }
             (0..self.ranks.len()).try_for_each(|rank| self.advance(rank))?;
         }
         self.ranks.iter_mut().for_each(|replica| replica.gradients.clear());
         Ok(())
+    }
+
+    /// Gives ranks the servers' replies that they wait for, if there are any.
+    fn deliver_replies(&mut self) -> bool {
+        let mut is_any = false;
+        for (rank, replica) in (0..).zip(&mut self.ranks) {
+            if let Some(event) = self.staged.reply(rank, replica.blocked.as_ref()) {
+                replica.blocked = None;
+                replica.handle(event);
+                is_any = true;
+            }
+        }
+        is_any
     }
 
     /// Does what `rank` asks for, up to what needs the others.
@@ -234,6 +263,12 @@ impl<M: SyncModel> Lockstep<M> {
                         self.ranks[rank].replies[server as usize].push_back(message);
                     }
                 }
+                Action::PushStage { server, head, body, .. } => {
+                    self.staged.push(rank as u32, server, &head, body)?;
+                }
+                Action::EndStages { server, head } => {
+                    self.staged.push(rank as u32, server, &head, Vec::new())?;
+                }
                 Action::StartReduce { id, data } => {
                     let count = self.ranks.len();
                     let parts = self.started.entry(id).or_insert_with(|| vec![None; count]);
@@ -250,6 +285,10 @@ impl<M: SyncModel> Lockstep<M> {
         let blocked = |replica: &mut Replica<M>| replica.blocked.take().expect("all wait alike");
         let actions: Vec<Action> = self.ranks.iter_mut().map(blocked).collect();
         match &actions[0] {
+            Action::Collect if !self.staged.shards.is_empty() => {
+                let event = self.staged.collect()?;
+                self.deliver(|_| event.clone());
+            }
             Action::Collect => {
                 if !self.shards.iter().all(Shard::all_done) {
                     let reason = "shards are collected while workers push".to_owned();

@@ -10,7 +10,8 @@
 //! StepEnded ───────────────┐                  ┌──────────────▶ Reduce, StartReduce, Wait
 //! Reduced   ───────────────┤                  ├──────────────▶ Gather
 //! Gathered  ───────────────┼──▶  SyncModel  ──┼──────────────▶ Push, AwaitReply, Collect
-//! Replied   ───────────────┤                  ├──────────────▶ Fail
+//! Replied   ───────────────┤                  ├──────────────▶ PushStage, AwaitStage, EndStages
+//! StageReplied ────────────┤                  ├──────────────▶ Fail
 //! EpochEnded, Drain ───────┘                  └──────────────▶ none left: the rank may go on
 //! ```
 
@@ -18,6 +19,7 @@ mod asp;
 mod bsp;
 pub(crate) mod check;
 pub mod osp;
+pub mod osp_server;
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -25,11 +27,13 @@ use std::time::Duration;
 pub use asp::Asp;
 pub use bsp::Bsp;
 pub use osp::Osp;
+pub use osp_server::OspServer;
 
 use crate::config::{ModelKind, SessionConfig};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::optimiser::{Moments, Optimiser};
+use crate::server::osp::wire::{HEAD_WORDS, Stage};
 use osp::budget::Decision;
 
 /// Names one reduction of one model; the same on every rank.
@@ -73,6 +77,15 @@ pub enum Event {
         /// As [`crate::server::wire`] has it.
         message: Vec<u32>,
     },
+    /// The reply of one of OSP's servers.
+    StageReplied {
+        /// Its rank.
+        server: u32,
+        /// As [`crate::server::osp::wire`] has it.
+        message: Vec<u32>,
+        /// From the push until the end of the reply was seen.
+        timing: Timing,
+    },
     /// The forward and backward pass of a step is over; its gradients are in [`Tensors`].
     StepEnded(StepEnded),
 }
@@ -87,6 +100,7 @@ impl Event {
             Self::Gathered { .. } => "gathered",
             Self::Reduced { .. } => "reduced",
             Self::Replied { .. } => "replied",
+            Self::StageReplied { .. } => "stage replied",
             Self::StepEnded(_) => "step ended",
         }
     }
@@ -121,9 +135,24 @@ pub enum Action {
         /// The rank whose shard it is.
         server: u32,
     },
+    /// Wait for the reply to the last [`Action::PushStage`], and give it as
+    /// [`Event::StageReplied`].
+    AwaitStage {
+        /// The server's rank.
+        server: u32,
+        /// Of which stage.
+        stage: Stage,
+    },
     /// Wait until every worker has told this rank's shard that it pushes no more, and bring all
     /// shards together: [`Event::Collected`].
     Collect,
+    /// Tell one of OSP's servers that this rank pushes no more.
+    EndStages {
+        /// The server's rank.
+        server: u32,
+        /// As [`crate::server::osp::wire`] has it.
+        head: [u32; HEAD_WORDS],
+    },
     /// Give up.
     Fail(Error),
     /// Exchange a few words between all ranks, blocking: [`Event::Gathered`].
@@ -139,6 +168,19 @@ pub enum Action {
         message: Vec<u32>,
         /// Whether the shard will reply.
         replies: bool,
+    },
+    /// Push to one of OSP's servers: RS ahead of all other traffic, ICS in the background.
+    PushStage {
+        /// The server's rank.
+        server: u32,
+        /// Of which stage.
+        stage: Stage,
+        /// As [`crate::server::osp::wire`] has it.
+        head: [u32; HEAD_WORDS],
+        /// The same.
+        body: Vec<u32>,
+        /// Words of the reply.
+        reply_words: usize,
     },
     /// Average over all ranks, blocking, ahead of all other traffic: [`Event::Reduced`].
     Reduce {
@@ -296,5 +338,8 @@ pub fn build(
         ModelKind::Asp(asp) => Box::new(Asp::new(job, *asp, layout)),
         ModelKind::Bsp => Box::new(Bsp::new(job, memory)),
         ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters, memory)),
+        ModelKind::OspServer(osp) => {
+            Box::new(OspServer::new(job, *osp, layout, parameters, memory))
+        }
     }
 }

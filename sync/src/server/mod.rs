@@ -1,4 +1,4 @@
-//! The parameter server of ASP, in shards that are co-located with the ranks.
+//! The parameter server of ASP, in shards that are co-located with the ranks; OSP's is in [`osp`].
 //!
 //! Owns the shards, their messages, and the thread that serves one. Never decides when a worker
 //! goes on. Called by the session, which starts one shard per rank and stops it to collect them.
@@ -10,6 +10,7 @@
 //!    of every rank   └─────────────┘ until all workers are done, or this rank's says stop
 //! ```
 
+pub mod osp;
 pub mod shard;
 pub mod wire;
 

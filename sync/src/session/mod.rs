@@ -7,6 +7,7 @@
 mod agree;
 mod exchange;
 mod shards;
+mod stages;
 mod switch;
 
 use syncline_comm::{Class, Communicator};
