@@ -80,6 +80,7 @@ impl Rules {
             ModelKind::Asp(_)
             | ModelKind::Dssp(_)
             | ModelKind::Gba(_)
+            | ModelKind::OspServer(_)
             | ModelKind::R2sp(_)
             | ModelKind::Ssp(_) => None,
             ModelKind::Bsp | ModelKind::BspBuckets(_) => {
@@ -285,7 +286,10 @@ impl Audit {
                 let numbers = || format!("{found:?} came, {wanted:?} was awaited (id, elements)");
                 return self.require(found == wanted, "right result", numbers);
             }
-            Event::Collected { .. } | Event::Gathered { .. } | Event::Replied { .. } => return,
+            Event::Collected { .. }
+            | Event::Gathered { .. }
+            | Event::Replied { .. }
+            | Event::StageReplied { .. } => return,
         };
         let at = self.call;
         self.require(at == Call::None, "its turn", || format!("{call:?} during {at:?}"));
@@ -304,7 +308,12 @@ impl Audit {
         self.require(awaited.is_none(), "its turn", numbers);
         match action {
             Action::Fail(_) | Action::Gather { .. } => {}
-            Action::AwaitReply { .. } | Action::Collect | Action::Push { .. } => {
+            Action::AwaitReply { .. }
+            | Action::AwaitStage { .. }
+            | Action::Collect
+            | Action::EndStages { .. }
+            | Action::Push { .. }
+            | Action::PushStage { .. } => {
                 self.require(false, "its turn", || format!("{action:?}, which is for servers"));
             }
             Action::Reduce { id, data } => {

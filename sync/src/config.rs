@@ -13,6 +13,7 @@ pub use crate::model::local_sgd::LocalSgdConfig;
 use crate::model::osp::budget::BudgetRule;
 use crate::model::osp::correction::Lgp;
 pub use crate::model::osp::{GibLag, OspConfig};
+pub use crate::model::osp_server::settings::OspServerConfig;
 use crate::optimiser::Optimiser;
 pub use crate::server::config::{DsspConfig, GbaModelConfig, R2spConfig, ServerConfig, SspConfig};
 
@@ -72,11 +73,13 @@ pub enum ModelKind {
     R2sp(R2spConfig),
     /// Stale synchronous parallel, on the parameter server: nobody leads the slowest by far.
     Ssp(SspConfig),
+    /// Overlapped synchronous parallel, on a parameter server: the paper's own form.
+    OspServer(OspServerConfig),
 }
 
 impl ModelKind {
     /// All names that a model can be parsed from.
-    pub const NAMES: [&'static str; 12] = [
+    pub const NAMES: [&'static str; 13] = [
         "asp",
         "bsp",
         "bsp-buckets",
@@ -87,6 +90,7 @@ impl ModelKind {
         "local-sgd",
         "mg-wfbp",
         "osp",
+        "osp-ps",
         "r2sp",
         "ssp",
     ];
@@ -102,6 +106,7 @@ impl ModelKind {
             Self::Dssp(_) => "dssp",
             Self::Gba(_) => "gba",
             Self::Osp(_) => "osp",
+            Self::OspServer(_) => "osp-ps",
             Self::R2sp(_) => "r2sp",
             Self::Ssp(_) => "ssp",
         }
@@ -116,7 +121,8 @@ impl ModelKind {
             | Self::BspBuckets(_)
             | Self::Diloco(_)
             | Self::LocalSgd(_)
-            | Self::Osp(_) => None,
+            | Self::Osp(_)
+            | Self::OspServer(_) => None,
             Self::Dssp(dssp) => Some(dssp.into()),
             Self::Gba(gba) => Some(gba.into()),
             Self::R2sp(r2sp) => Some(r2sp.into()),
@@ -128,6 +134,7 @@ impl ModelKind {
     pub(crate) fn granularity(&self) -> Granularity {
         match self {
             Self::Osp(osp) => osp.granularity,
+            Self::OspServer(server) => server.osp.granularity,
             _ => Granularity::Tensors,
         }
     }
@@ -146,6 +153,7 @@ impl FromStr for ModelKind {
             "dssp" => Ok(Self::Dssp(DsspConfig::default())),
             "gba" => Ok(Self::Gba(GbaModelConfig::default())),
             "osp" => Ok(Self::Osp(OspConfig::default())),
+            "osp-ps" => Ok(Self::OspServer(OspServerConfig::default())),
             "r2sp" => Ok(Self::R2sp(R2spConfig::default())),
             "ssp" => Ok(Self::Ssp(SspConfig::default())),
             _ => BucketRule::named(name).map(Self::BspBuckets).ok_or_else(|| {
@@ -205,13 +213,14 @@ impl SessionConfig {
             ModelKind::LocalSgd(local) => local.validate()?,
             ModelKind::BspBuckets(rule) => rule.validate()?,
             ModelKind::Osp(osp) => validate_osp(osp)?,
+            ModelKind::OspServer(server) => server.validate()?,
             _ => {}
         }
         self.model.server().map_or(Ok(()), |server| server.validate())
     }
 }
 
-fn validate_osp(osp: &OspConfig) -> Result<()> {
+pub(crate) fn validate_osp(osp: &OspConfig) -> Result<()> {
     match osp.budget {
         BudgetRule::Fixed { share, .. } => {
             require((0.0..=1.0).contains(&share), "the share lies in 0..=1", share)?;
@@ -236,7 +245,7 @@ fn validate_osp(osp: &OspConfig) -> Result<()> {
     Ok(())
 }
 
-fn require(holds: bool, rule: &str, value: impl std::fmt::Display) -> Result<()> {
+pub(crate) fn require(holds: bool, rule: &str, value: impl std::fmt::Display) -> Result<()> {
     if holds {
         return Ok(());
     }

@@ -10,6 +10,7 @@
 //! | [`ModelKind::Osp`] | the important gradients; the rest follow during the next step | the network is slow |
 //! | [`ModelKind::LocalSgd`] | nothing; every so many steps, an average of all parameters | an average a step costs too much |
 //! | [`ModelKind::Diloco`] | nothing, while its averages hide behind steps | the network is very slow |
+//! | [`ModelKind::OspServer`] | the same, from a parameter server | the paper's form is wanted |
 //! | [`ModelKind::Asp`] | its own round trip to the parameter server | ranks differ in speed, and accuracy may suffer |
 //! | [`ModelKind::Ssp`], [`ModelKind::Dssp`] | the slowest rank, if it is far behind | the same, and staleness is to have a bound |
 //! | [`ModelKind::R2sp`] | its turn at the parameter server | a server's link is what is slow |
@@ -46,8 +47,8 @@ pub mod simulation;
 
 pub use config::{
     AspConfig, AspRate, BucketRule, ByteCaps, DilocoConfig, DsspConfig, GbaModelConfig, GibLag,
-    LocalSgdConfig, ModelKind, OspConfig, PlanConfig, Planner, Pull, R2spConfig, ServerConfig,
-    SessionConfig, SspConfig,
+    LocalSgdConfig, ModelKind, OspConfig, OspServerConfig, PlanConfig, Planner, Pull, R2spConfig,
+    ServerConfig, SessionConfig, SspConfig,
 };
 pub use error::{Error, Result};
 pub use layout::{Granularity, Layout, TensorSpec};
@@ -55,6 +56,7 @@ pub use model::diloco::{FragmentCut, Merge};
 pub use model::osp::budget::{BudgetRule, Ceiling, Decision, Limit, UmaxModel};
 pub use model::osp::correction::Lgp;
 pub use model::osp::importance::Importance;
+pub use model::osp_server::settings::{MomentSource, Placement};
 pub use optimiser::{Adam, Moments, Optimiser, Sgd, StepSize};
 pub use report::{RunStats, StepReport, Summary};
 pub use server::audit::AuditReport;

@@ -18,6 +18,9 @@ use crate::model::{
 };
 use crate::server::audit::AuditReport;
 use crate::server::shard::{Reply, Shard};
+use staged::Staged;
+
+mod staged;
 
 /// What computing and moving cost, for models that tune themselves by it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,6 +48,7 @@ pub struct Lockstep<M = Box<dyn SyncModel>> {
     /// Started reductions: what each rank gave, in order of ranks.
     started: BTreeMap<ReduceId, Vec<Option<Vec<f32>>>>,
     shards: Vec<Shard>,
+    staged: Staged,
     layout: Layout,
     /// The latest time of anything that a shard took in.
     now: Duration,
@@ -74,6 +78,9 @@ impl Lockstep {
     /// [`Error::Config`] if the settings cannot work.
     pub fn new(config: &SessionConfig, world_size: u32, parameters: &TensorList) -> Result<Self> {
         config.validate()?;
+        if let crate::config::ModelKind::OspServer(server) = config.model {
+            server.check_world(world_size)?;
+        }
         let granularity = config.model.granularity();
         Ok(Self::with_models(config, world_size, parameters, |job, tensors| {
             let layout = Layout::new(&specs(parameters), granularity);
@@ -124,6 +131,7 @@ impl<M: SyncModel> Lockstep<M> {
             costs: Costs::default(),
             started: BTreeMap::new(),
             shards: (0..world_size).map(shard).collect(),
+            staged: Staged::new(config, world_size, &layout, &flat),
             layout,
             now: Duration::ZERO,
         }
@@ -311,6 +319,12 @@ impl<M: SyncModel> Lockstep<M> {
         self.ranks[rank].exposed
     }
 
+    /// OSP's servers, in order of ranks.
+    #[cfg(test)]
+    pub(crate) fn servers(&self) -> &[crate::server::osp::OspShard] {
+        &self.staged.shards
+    }
+
     /// Gives the event to every rank that has not drained already, those that wait for shards as
     /// soon as they can go on, and does what follows.
     fn run(&mut self, event: impl Fn(usize) -> Event) -> Result<()> {
@@ -338,7 +352,8 @@ impl<M: SyncModel> Lockstep<M> {
                 continue;
             }
             let is_stuck = |replica: &Replica<M>| {
-                matches!(replica.blocked, None | Some(Action::AwaitReply { .. }))
+                use Action::{AwaitReply, AwaitStage};
+                matches!(replica.blocked, None | Some(AwaitReply { .. } | AwaitStage { .. }))
             };
             if let Some(rank) = self.ranks.iter().position(is_stuck) {
                 let reason = format!("rank {rank} and others wait for each other");
@@ -359,7 +374,10 @@ impl<M: SyncModel> Lockstep<M> {
     fn settle(&mut self) -> Result<()> {
         let mut has_moved = true;
         while has_moved {
-            has_moved = false;
+            has_moved = self.deliver_replies();
+            if has_moved {
+                (0..self.ranks.len()).try_for_each(|rank| self.advance(rank))?;
+            }
             for rank in 0..self.ranks.len() {
                 let Some(Action::AwaitReply { server }) = self.ranks[rank].blocked else {
                     continue;
@@ -373,6 +391,19 @@ impl<M: SyncModel> Lockstep<M> {
             }
         }
         Ok(())
+    }
+
+    /// Gives ranks the servers' replies that they wait for, if there are any.
+    fn deliver_replies(&mut self) -> bool {
+        let mut is_any = false;
+        for (rank, replica) in (0..).zip(&mut self.ranks) {
+            if let Some(event) = self.staged.reply(rank, replica.blocked.as_ref()) {
+                replica.blocked = None;
+                replica.handle(event);
+                is_any = true;
+            }
+        }
+        is_any
     }
 
     /// Does what `rank` asks for, up to what needs the others.
@@ -392,6 +423,12 @@ impl<M: SyncModel> Lockstep<M> {
                     let handled =
                         self.shards[server].handle_message(rank as u32, message, self.now)?;
                     self.keep(server, handled.replies);
+                }
+                Action::PushStage { server, head, body, .. } => {
+                    self.staged.push(rank as u32, server, &head, body)?;
+                }
+                Action::EndStages { server, head } => {
+                    self.staged.push(rank as u32, server, &head, Vec::new())?;
                 }
                 Action::StartReduce { id, data, .. } => {
                     let count = self.ranks.len();
@@ -425,6 +462,10 @@ impl<M: SyncModel> Lockstep<M> {
         let blocked = |replica: &mut Replica<M>| replica.blocked.take().expect("all wait alike");
         let actions: Vec<Action> = self.ranks.iter_mut().map(blocked).collect();
         match &actions[0] {
+            Action::Collect if !self.staged.shards.is_empty() => {
+                let event = self.staged.collect()?;
+                self.deliver(|_| event.clone());
+            }
             Action::Collect => {
                 if !self.shards.iter().all(Shard::all_done) {
                     let reason = "shards are collected while workers push".to_owned();

@@ -10,7 +10,8 @@
 //! GradientReady, StepEnded ┐                  ┌──────────────▶ Reduce, StartReduce, Wait
 //! Reduced   ───────────────┤                  ├──────────────▶ Gather
 //! Gathered  ───────────────┼──▶  SyncModel  ──┼──────────────▶ Push, AwaitReply, Collect
-//! Replied   ───────────────┤                  ├──────────────▶ Fail
+//! Replied   ───────────────┤                  ├──────────────▶ PushStage, AwaitStage, EndStages
+//! StageReplied ────────────┤                  ├──────────────▶ Fail
 //! EpochEnded, Drain ───────┘                  └──────────────▶ none left: the rank may go on
 //! ```
 
@@ -20,6 +21,7 @@ pub mod diloco;
 mod inner;
 pub mod local_sgd;
 pub mod osp;
+pub mod osp_server;
 mod worker;
 
 use std::fmt::Debug;
@@ -29,6 +31,7 @@ pub use bsp::Bsp;
 pub use diloco::Diloco;
 pub use local_sgd::LocalSgd;
 pub use osp::Osp;
+pub use osp_server::OspServer;
 pub use worker::Worker;
 
 use crate::audit::{Audited, Rules};
@@ -36,6 +39,7 @@ use crate::config::{ModelKind, SessionConfig};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::optimiser::{Moments, Optimiser};
+use crate::server::osp::wire::{HEAD_WORDS, Stage};
 use osp::budget::Decision;
 
 /// Names one reduction of one model; the same on every rank.
@@ -88,6 +92,15 @@ pub enum Event {
         /// As [`crate::server::wire`] has it.
         message: Vec<u32>,
     },
+    /// The reply of one of OSP's servers.
+    StageReplied {
+        /// Its rank.
+        server: u32,
+        /// As [`crate::server::osp::wire`] has it.
+        message: Vec<u32>,
+        /// From the push until the end of the reply was seen.
+        timing: Timing,
+    },
     /// The forward and backward pass of a step is over; its gradients are in [`Tensors`].
     StepEnded(StepEnded),
 }
@@ -103,6 +116,7 @@ impl Event {
             Self::Gathered { .. } => "gathered",
             Self::Reduced { .. } => "reduced",
             Self::Replied { .. } => "replied",
+            Self::StageReplied { .. } => "stage replied",
             Self::StepEnded(_) => "step ended",
         }
     }
@@ -137,9 +151,24 @@ pub enum Action {
         /// The rank whose shard it is.
         server: u32,
     },
+    /// Wait for the reply to the last [`Action::PushStage`], and give it as
+    /// [`Event::StageReplied`].
+    AwaitStage {
+        /// The server's rank.
+        server: u32,
+        /// Of which stage.
+        stage: Stage,
+    },
     /// Wait until every worker has told this rank's shard that it pushes no more, and bring all
     /// shards together: [`Event::Collected`].
     Collect,
+    /// Tell one of OSP's servers that this rank pushes no more.
+    EndStages {
+        /// The server's rank.
+        server: u32,
+        /// As [`crate::server::osp::wire`] has it.
+        head: [u32; HEAD_WORDS],
+    },
     /// Give up.
     Fail(Error),
     /// Exchange a few words between all ranks, blocking: [`Event::Gathered`].
@@ -155,6 +184,19 @@ pub enum Action {
         message: Vec<u32>,
         /// Whether the shard will reply.
         replies: bool,
+    },
+    /// Push to one of OSP's servers: RS ahead of all other traffic, ICS in the background.
+    PushStage {
+        /// The server's rank.
+        server: u32,
+        /// Of which stage.
+        stage: Stage,
+        /// As [`crate::server::osp::wire`] has it.
+        head: [u32; HEAD_WORDS],
+        /// The same.
+        body: Vec<u32>,
+        /// Words of the reply.
+        reply_words: usize,
     },
     /// Average over all ranks, blocking, ahead of all other traffic: [`Event::Reduced`].
     Reduce {
@@ -343,6 +385,9 @@ pub fn build(
         ModelKind::LocalSgd(local) => Box::new(LocalSgd::new(job, *local, memory)),
         ModelKind::BspBuckets(rule) => Box::new(Bsp::with_buckets(job, memory, *rule, &layout)),
         ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters, memory)),
+        ModelKind::OspServer(osp) => {
+            Box::new(OspServer::new(job, *osp, layout, parameters, memory))
+        }
     };
     if rules.is_some() { Box::new(Audited::new(model, rules)) } else { model }
 }

@@ -227,7 +227,7 @@ impl SyncModel for Worker {
 }
 
 /// What a worker multiplies its own gradient with, so that its norm keeps the limit.
-fn clip(gradients: &[&[f32]], limit: Option<f32>) -> f32 {
+pub(super) fn clip(gradients: &[&[f32]], limit: Option<f32>) -> f32 {
     if limit.is_none() {
         return 1.0;
     }

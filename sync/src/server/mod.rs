@@ -1,4 +1,5 @@
-//! The parameter server, in shards that are co-located with the ranks.
+//! The parameter server of ASP and its relatives, in shards that are co-located with the ranks;
+//! OSP's is in [`osp`].
 //!
 //! Owns the shards, their messages, and the thread that serves one. When a worker goes on is up to
 //! the shard's rule. Called by the session, which starts one shard per rank and stops it to collect
@@ -13,6 +14,7 @@
 
 pub mod audit;
 pub mod config;
+pub mod osp;
 pub mod rule;
 pub mod shard;
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod agree;
 mod exchange;
 mod overlap;
 mod shards;
+mod stages;
 mod switch;
 
 use syncline_comm::{Class, Communicator};

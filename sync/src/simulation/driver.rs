@@ -15,7 +15,7 @@ use super::network::Network;
 use super::outcome::{Outcome, StepDone};
 use super::queue::Queue;
 use super::rank::{Phase, Rank, duration};
-use crate::config::SessionConfig;
+use crate::config::{ModelKind, SessionConfig};
 use crate::error::{Error, Result as ModelResult};
 use crate::layout::{Layout, TensorSpec};
 use crate::lockstep::TensorList;
@@ -112,6 +112,10 @@ impl Simulation {
     ) -> Result<Self, SimulationError> {
         let check = config.validate();
         check.map_err(|error| SimulationError::Setting { reason: error.to_string() })?;
+        if matches!(config.model, ModelKind::OspServer(_)) {
+            let reason = format!("'{}' is not simulated", config.model.name());
+            return Err(SimulationError::Setting { reason });
+        }
         let granularity = config.model.granularity();
         let layout = Layout::new(&specs(parameters), granularity);
         Self::with_models(config, world_size, parameters, settings, |job, tensors| {

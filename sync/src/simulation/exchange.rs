@@ -52,6 +52,10 @@ impl<M: SyncModel> Simulation<M> {
                 }
             }
             Action::Fail(source) => return Err(SimulationError::Model { rank, source }),
+            Action::AwaitStage { .. } | Action::EndStages { .. } | Action::PushStage { .. } => {
+                let reason = "OSP's servers are not simulated".to_owned();
+                return Err(SimulationError::Setting { reason });
+            }
             Action::Gather { words } => {
                 let key = Key::Gather(self.ranks[index].gathers);
                 self.ranks[index].gathers += 1;
