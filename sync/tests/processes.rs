@@ -17,8 +17,8 @@ const MODELS: [&str; 10] =
     ["asp", "bsp", "ddp", "diloco", "dssp", "gba", "local-sgd", "osp", "r2sp", "ssp"];
 /// Names the model, in a child only.
 const MODEL: &str = "SYNCLINE_TEST_MODEL";
-/// Says which rank ends without a word, and where: "1 step", "1 switch", "1 drain"; in a child
-/// only.
+/// Says which rank ends without a word, and where: "1 step", "1 switch", "1 drain", "1 hold"; in a
+/// child only.
 const CRASH: &str = "SYNCLINE_TEST_CRASH";
 
 fn config(name: &str) -> SessionConfig {
@@ -44,15 +44,22 @@ fn rank() {
     let world = Communicator::init().expect("joined");
     let crash = std::env::var(CRASH).unwrap_or_default();
     let place = crash.strip_prefix(&format!("{} ", world.rank())).unwrap_or_default();
-    match train(&world, &config(&name), place) {
+    let is_held = crash.ends_with(" hold");
+    match train(&world, &config(&name), place, is_held) {
         Ok(end) => println!("\nend {end}"),
         Err(Error::Communication(error)) => println!("\nend {:?}", error.kind()),
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Trains, switches to another model after 20 steps, drains after 25. Ends at `place`, if any.
-fn train(world: &Communicator, config: &SessionConfig, place: &str) -> syncline::Result<String> {
+/// Trains, switches to another model after 20 steps, drains after 25. Ends at `place`, if any;
+/// where ranks are to be held, when all others have begun the step in which they are.
+fn train(
+    world: &Communicator,
+    config: &SessionConfig,
+    place: &str,
+    is_held: bool,
+) -> syncline::Result<String> {
     let next = match config.model {
         ModelKind::Asp(_) => "bsp",
         ModelKind::Bsp | ModelKind::BspBuckets(_) | ModelKind::Gba(_) => "osp",
@@ -73,7 +80,12 @@ fn train(world: &Communicator, config: &SessionConfig, place: &str) -> syncline:
     let mut deferred = 0;
     for step in 0..30 {
         match step {
+            17 if place == "hold" => {
+                [0, 2].into_iter().try_for_each(|rank| world.recv(&mut [0_u8], rank, 1))?;
+                crash_at("hold");
+            }
             17 => crash_at("step"),
+            18 if is_held => world.send(&[1_u8], 1, 1)?,
             20 => {
                 crash_at("switch");
                 session.switch_to(self::config(next).model, &mut [&mut parameters])?;
@@ -151,8 +163,9 @@ fn processes_end_with_the_same_bits() {
 
 #[test]
 fn a_rank_that_ends_is_a_lost_peer_to_all_others() {
-    for place in ["step", "switch", "drain"] {
-        for name in MODELS {
+    for place in ["step", "switch", "drain", "hold"] {
+        let can_hold = |name: &&str| place != "hold" || ["ssp", "dssp"].contains(name);
+        for name in MODELS.into_iter().filter(can_hold) {
             let ends = run(name, &format!("1 {place}"));
             assert_eq!(ends, ["end PeerLost", "none", "end PeerLost"], "{name}, {place}");
         }

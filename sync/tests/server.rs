@@ -251,3 +251,36 @@ fn gba_counts_its_groups_and_what_is_left() {
         },
     );
 }
+
+#[test]
+fn not_a_number_on_one_rank_reaches_all_and_holds_none() {
+    let decay = Decay::Threshold { iota: u64::MAX };
+    let models = [
+        ModelKind::Ssp(SspConfig { staleness: 1, ..SspConfig::default() }),
+        ModelKind::Dssp(DsspConfig { lower: 1, ..DsspConfig::default() }),
+        ModelKind::R2sp(R2spConfig::default()),
+        ModelKind::Gba(GbaModelConfig { decay, ..GbaModelConfig::default() }),
+    ];
+    for (model, poison) in models.into_iter().zip([f32::NAN, f32::INFINITY].into_iter().cycle()) {
+        threads(
+            3,
+            |_| (),
+            |world| {
+                let mut w = vec![0.5_f32; 40];
+                let specs = [TensorSpec::new("w", 40)];
+                let mut session =
+                    Session::new(&world, &specs, &mut [&mut w], &config(model, 0.5)).unwrap();
+                for step in 0..8 {
+                    let mut gradient = [0.25; 40];
+                    if world.rank() == 1 && step == 2 {
+                        gradient[7] = poison;
+                    }
+                    session.step(&mut [&mut w], &[&gradient], 0.1, 1.0).unwrap();
+                }
+                session.finish(&mut [&mut w]).unwrap();
+                let bad: Vec<usize> = (0..40).filter(|index| !w[*index].is_finite()).collect();
+                assert_eq!(bad, [7], "{model:?}");
+            },
+        );
+    }
+}

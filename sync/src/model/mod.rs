@@ -252,7 +252,8 @@ pub struct Traffic {
 /// A sync model of one rank.
 ///
 /// Every rank's model sees the same kinds of events in the same order (but for those with a
-/// parameter server, whose workers run apart between [`Event::Drain`]s), and asks for the same reductions in the same order.
+/// parameter server, whose workers run apart between [`Event::Drain`]s), and asks for the same
+/// reductions in the same order.
 pub trait SyncModel: Send + Debug {
     /// Takes note of `event`, and reads and writes `tensors` as it needs.
     ///

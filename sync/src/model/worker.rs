@@ -152,6 +152,28 @@ impl Worker {
         Ok(())
     }
 
+    /// Takes in the parameters that all ranks end with: no older than what was seen before.
+    fn handle_end(
+        &mut self,
+        parameters: &[f32],
+        versions: &[u64],
+        tensors: &mut Tensors<'_, '_>,
+    ) -> Result<()> {
+        for (server, (view, version)) in self.shards.iter_mut().zip(versions).enumerate() {
+            if *version < view.version {
+                let seen = view.version;
+                let reason = format!("rank {server} ended at version {version}, {seen} was sent");
+                return Err(Error::Protocol { reason });
+            }
+            view.version = *version;
+        }
+        for part in self.layout.parts(0..self.layout.len()) {
+            let target = &mut tensors.parameters[part.tensor][part.within()];
+            target.copy_from_slice(&parameters[part.flat()]);
+        }
+        Ok(())
+    }
+
     fn finish(&mut self) {
         for (server, view) in (0..).zip(&mut self.shards) {
             let len = self.layout.shard(server as usize, self.job.world_size as usize).len();
@@ -168,12 +190,8 @@ impl SyncModel for Worker {
     fn handle_event(&mut self, event: Event, tensors: &mut Tensors<'_, '_>) {
         match event {
             Event::Collected { parameters, versions } => {
-                for (view, version) in self.shards.iter_mut().zip(versions) {
-                    view.version = version;
-                }
-                for part in self.layout.parts(0..self.layout.len()) {
-                    let target = &mut tensors.parameters[part.tensor][part.within()];
-                    target.copy_from_slice(&parameters[part.flat()]);
+                if let Err(error) = self.handle_end(&parameters, &versions, tensors) {
+                    self.actions.push_back(Action::Fail(error));
                 }
             }
             Event::Drain => {
@@ -327,6 +345,24 @@ mod tests {
         assert_ne!(drained, start);
         asp.step_alone(0, &start, 0.25).unwrap();
         assert_eq!(*asp.parameters(0), drained);
+    }
+
+    #[test]
+    fn an_end_before_what_was_sent_is_refused() {
+        let start: TensorList = LENS.map(|len| vec![0.0; len]).to_vec();
+        let mut asp = lockstep(Pull::AfterPush, 1, &start);
+        asp.step_alone(0, &start, 1.0).unwrap();
+        let mut model = asp.into_model(0);
+        let mut parameters = start.clone();
+        let mut parameters: Vec<_> = parameters.iter_mut().map(Vec::as_mut_slice).collect();
+        let tensors = &mut Tensors { parameters: &mut parameters, gradients: &[] };
+        let end = |version| Event::Collected { parameters: vec![9.0; 21], versions: vec![version] };
+        model.handle_event(end(0), tensors);
+        assert!(matches!(model.poll_action(), Some(Action::Fail(Error::Protocol { .. }))));
+        assert_eq!(tensors.parameters[0], [0.0; 10]);
+        model.handle_event(end(1), tensors);
+        assert!(model.poll_action().is_none());
+        assert_eq!(tensors.parameters[0], [9.0; 10]);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //! space.
 //!
 //! Owns the arithmetic: what a push changes, and what is in a reply. When either happens is up to
-//! its rule (`rule`), and an audit checks the rule at each turn (`audit`). Never communicates, waits
-//! or reads a clock: a message goes in, replies come out. Called by the server's thread, and by the
-//! lockstep harness.
+//! its rule (`rule`), and an audit checks the rule at each turn (`audit`). Never communicates,
+//! waits or reads a clock: a message goes in, replies come out. Called by the server's thread, and
+//! by the lockstep harness.
 
 use std::time::Duration;
 

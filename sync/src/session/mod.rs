@@ -54,7 +54,8 @@ pub use switch::{Switch, SwitchReport};
 ///
 /// Every method but the getters is collective: all ranks call it, in the same order, as often.
 /// Only steps and epochs of models with a server ([`ModelKind::server`]) are not: their ranks may
-/// make different numbers of steps between two drains. After an error, but for wrong arguments, the session is finished.
+/// make different numbers of steps between two drains. After an error, but for wrong arguments,
+/// the session is finished.
 #[derive(Debug)]
 pub struct Session {
     config: SessionConfig,

@@ -7,6 +7,10 @@
 //! batches have theirs in the order of ranks. So a slow worker's token is of the time when it
 //! began, not of how many batches it did before. What is gathered when all workers are done is
 //! averaged over what is there: no gradient that counts is lost at a drain.
+//!
+//! Each shard gathers in the order in which pushes come there, so a group need not be of the same
+//! gradients at all shards; each shard applies each gradient in one update. Where a worker awaits
+//! replies a step later, its parameters are one reply older than its token says.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
