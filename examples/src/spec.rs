@@ -1,6 +1,7 @@
 //! What one run is, as the parent tells its ranks. Owns nothing but the description.
 //! Made by `options`, carried to each rank as one argument, read by `worker`.
 
+mod steering;
 mod straggler;
 mod sync_model;
 
@@ -15,6 +16,7 @@ use crate::data::DataKind;
 use crate::model::NetKind;
 use crate::units::LinkRate;
 
+pub use steering::{Steering, StragglerPolicyKind};
 pub use straggler::Straggler;
 pub use sync_model::SyncModel;
 #[cfg(test)]
@@ -104,6 +106,10 @@ pub struct RunSpec {
     pub link_rate: LinkRate,
     /// Added to every message's way.
     pub link_latency: Duration,
+    /// When and why the sync model or the ranks that take part change.
+    pub steering: Steering,
+    /// Folder of this run's logs; none for no logs.
+    pub log: Option<PathBuf>,
 }
 
 impl RunSpec {
@@ -152,6 +158,7 @@ impl RunSpec {
         parts.extend(self.clip_norm.map(|norm| format!("gradients clipped to {norm}")));
         parts.extend(self.schedule.as_ref().map(|schedule| format!("schedule {schedule}")));
         parts.extend(self.stragglers.iter().map(|slow| format!("straggler {slow}")));
+        parts.extend(self.steering.unusual());
         parts.extend(self.train_limit.map(|limit| format!("at most {limit} to train on")));
         parts.extend(self.test_limit.map(|limit| format!("at most {limit} to test on")));
         parts.iter().fold(String::new(), |mut text, part| {
@@ -188,6 +195,8 @@ pub(crate) mod tests {
             transport: TransportKind::Auto,
             link_rate: LinkRate { bytes_per_s: Some(25_000_000) },
             link_latency: Duration::ZERO,
+            steering: Steering::default(),
+            log: None,
         }
     }
 

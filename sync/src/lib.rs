@@ -22,6 +22,7 @@
 pub mod bucket;
 mod clock;
 pub mod config;
+pub mod control;
 mod error;
 pub mod layout;
 pub mod lockstep;
