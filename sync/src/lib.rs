@@ -31,6 +31,7 @@ pub mod audit;
 pub mod bucket;
 mod clock;
 pub mod config;
+pub mod control;
 mod error;
 pub mod layout;
 pub mod lockstep;
