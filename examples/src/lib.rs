@@ -15,7 +15,9 @@ pub mod plot;
 pub mod protocol;
 pub mod report;
 pub mod session;
+pub mod simulate;
 pub mod spec;
+pub mod tune;
 pub mod units;
 pub mod worker;
 

@@ -5,11 +5,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use syncline::control::momentum;
 use syncline::policy::schedule::Schedule;
+use syncline::record::RunDir;
 
-use crate::data::DataKind;
+use crate::data::text::DEFAULT_CONTEXT;
+use crate::data::{DataKind, DataSource};
 use crate::model::NetKind;
-use crate::spec::{OptimiserKind, RunSpec, Straggler, SyncModel, TransportKind};
+use crate::spec::{
+    OptimiserKind, RunSpec, Steering, Straggler, StragglerPolicyKind, SyncModel, TransportKind,
+};
 use crate::units::{LinkRate, parse_latency};
 
 /// Longer explanation under the options, for the binary's `after_help`.
@@ -19,18 +24,24 @@ Examples:
       4 ranks on this host train on the embedded digits, under BSP and then under OSP
   syncline train --models bsp,osp,asp --seeds 1,2,3,4,5 --json results.json
       three models, five seeds each; the table shows mean and standard deviation
+  syncline train --models bsp,bsp:12.5%+asp,sync-switch --log logs && syncline report logs
+      BSP alone, with a planned switch to ASP, and with one that a policy chooses; then the report
   syncline train --link-rate 100mbit --link-latency 200us
       the same over a slower link
   syncline train --link-rate none --transport shm
       as fast as this host can
   syncline train --data fashion-mnist --data-dir ./fashion --epochs 3
-      a larger set, read from its four IDX files";
+      a larger set, read from its four IDX files
+  syncline train --data shakespeare.txt --train-limit 200000 --link-rate none
+      a language model: the next byte of a text, from the 32 before it";
 
 /// Options of `syncline train`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TrainOptions {
-    /// Synchronisation models to train under, one run after the other
+    /// Synchronisation models to train under, one run after the other; a plan such as
+    /// bsp:12.5%+asp runs under BSP for 12.5 % of the samples and then under ASP; sync-switch starts
+    /// under BSP and goes over to ASP by itself when the gradients' noise allows it
     #[arg(long, value_delimiter = ',', default_value = "bsp,osp", value_name = "LIST")]
     pub models: Vec<SyncModel>,
 
@@ -47,7 +58,7 @@ pub struct TrainOptions {
     #[arg(long, value_delimiter = ',', conflicts_with = "seed", value_name = "LIST")]
     pub seeds: Vec<u64>,
 
-    /// Passes over the training images [default: 25 for digits, 5 for the larger sets]
+    /// Passes over the training items [default: 25 for digits, 5 for the larger sets, 1 for a text]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000), value_name = "N")]
     pub epochs: Option<u32>,
 
@@ -85,9 +96,9 @@ pub struct TrainOptions {
     #[arg(long = "straggler", value_name = "RANK:TIME[:FROM-TO]")]
     pub stragglers: Vec<Straggler>,
 
-    /// What to train on
-    #[arg(long, value_enum, default_value_t = DataKind::Digits)]
-    pub data: DataKind,
+    /// What to train on: digits, fashion-mnist, mnist, text:FILE, or FILE.txt
+    #[arg(long, default_value = "digits", value_name = "DATA")]
+    pub data: DataSource,
 
     /// Folder with the IDX files of fashion-mnist or mnist, packed (.gz) or not
     #[arg(long, value_name = "DIR")]
@@ -97,13 +108,17 @@ pub struct TrainOptions {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     pub train_limit: Option<u32>,
 
-    /// Measure accuracy on the first N items only
+    /// Measure accuracy on the first N items only [default: 10000 of a text, else all]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     pub test_limit: Option<u32>,
 
-    /// Which network
-    #[arg(long, value_enum, default_value_t = NetKind::Cnn)]
-    pub net: NetKind,
+    /// Bytes of a text that the next one is told from [default: 32]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096), value_name = "N")]
+    pub context: Option<u32>,
+
+    /// Which network [default: charlm for a text, else cnn]
+    #[arg(long, value_enum)]
+    pub net: Option<NetKind>,
 
     /// What carries the bytes
     #[arg(long, value_enum, default_value_t = TransportKind::Auto)]
@@ -116,6 +131,31 @@ pub struct TrainOptions {
     /// Time added to every message's way: 200us, 1ms
     #[arg(long, default_value = "0", value_parser = parse_latency, value_name = "TIME")]
     pub link_latency: Duration,
+
+    /// Serve metrics for Prometheus while training: rank R on port P + R of 127.0.0.1
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=65_472), value_name = "P")]
+    pub metrics_port: Option<u16>,
+    /// What becomes of the momentum under ASP after a switch: keep, zero, scaled, delayed:UPDATES,
+    /// ramp:UPDATES or double:UPDATES
+    #[arg(long, default_value = "keep", value_parser = parse_switch_momentum, value_name = "HOW")]
+    pub switch_momentum: String,
+
+    /// What to do about ranks that are slow under BSP
+    #[arg(long, value_enum, default_value_t = StragglerPolicyKind::None)]
+    pub straggler_policy: StragglerPolicyKind,
+
+    /// When training diverges, go back to an earlier state and on under BSP
+    #[arg(long)]
+    pub guard: bool,
+
+    /// Steps from one measurement of all ranks to the next, where a policy needs them
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000),
+          value_name = "STEPS")]
+    pub window: u32,
+
+    /// Write run logs for `syncline report` into a folder of DIR for each run
+    #[arg(long, value_name = "DIR")]
+    pub log: Option<PathBuf>,
 
     /// Write results as JSON; - means standard output, and moves the table to standard error
     #[arg(long, value_name = "FILE")]
@@ -164,8 +204,22 @@ impl TrainOptions {
     ///
     /// # Errors
     ///
-    /// A straggler that is no rank.
+    /// A network or a setting that the data has no use for,
+    /// A straggler that is no rank, a course of the momentum for an optimiser without, or run logs
+    /// where there are some.
     pub fn check(&self) -> Result<(), String> {
+        self.check_data()?;
+        let has_momentum = matches!(self.optimiser, OptimiserKind::Sgd | OptimiserKind::Nesterov);
+        if !has_momentum && self.switch_momentum != "keep" {
+            let name = self.optimiser.name();
+            return Err(format!("--switch-momentum is for sgd and nesterov, not for {name}"));
+        }
+        for dir in self.runs().iter().filter_map(|run| run.log.as_ref()) {
+            if RunDir::ranks_in(dir).is_ok_and(|ranks| !ranks.is_empty()) {
+                let dir = dir.display();
+                return Err(format!("--log: there are run logs in {dir}; choose another folder"));
+            }
+        }
         let stranger = self.stragglers.iter().find(|slow| slow.rank >= self.ranks);
         match stranger {
             Some(slow) => {
@@ -176,12 +230,33 @@ impl TrainOptions {
         }
     }
 
+    fn check_data(&self) -> Result<(), String> {
+        let is_text = self.data.kind == DataKind::Text;
+        let (data, net) = (self.data.kind.name(), self.net().name());
+        if is_text != self.net().is_for_text() {
+            let wanted = if is_text { "charlm" } else { "cnn or mlp" };
+            return Err(format!("--net {net} cannot train on {data}: choose {wanted}"));
+        }
+        if is_text && self.data_dir.is_some() {
+            return Err("--data-dir is for images: the text's file is part of --data".to_owned());
+        }
+        if !is_text && self.context.is_some() {
+            return Err(format!("--context is for a text, and {data} is none"));
+        }
+        Ok(())
+    }
+
+    fn net(&self) -> NetKind {
+        let usual = if self.data.kind == DataKind::Text { NetKind::Charlm } else { NetKind::Cnn };
+        self.net.unwrap_or(usual)
+    }
+
     fn run(&self, model: &SyncModel, seed: u64) -> RunSpec {
         RunSpec {
             model: model.clone(),
             seed,
             ranks: self.ranks,
-            epochs: self.epochs.unwrap_or_else(|| self.data.default_epochs()),
+            epochs: self.epochs.unwrap_or_else(|| self.data.kind.default_epochs()),
             batch: self.batch,
             lr: self.lr,
             schedule: self.schedule.clone(),
@@ -190,14 +265,23 @@ impl TrainOptions {
             weight_decay: self.weight_decay,
             clip_norm: self.clip_norm,
             stragglers: self.stragglers.clone(),
-            data: self.data,
-            data_dir: self.data_dir.clone(),
+            data: self.data.kind,
+            data_dir: self.data.file.clone().or_else(|| self.data_dir.clone()),
             train_limit: self.train_limit,
-            test_limit: self.test_limit,
-            net: self.net,
+            test_limit: self.test_limit.or_else(|| self.data.kind.default_test_limit()),
+            context: self.context.unwrap_or(DEFAULT_CONTEXT),
+            net: self.net(),
             transport: self.transport,
             link_rate: self.link_rate,
             link_latency: self.link_latency,
+            metrics_port: self.metrics_port,
+            steering: Steering {
+                momentum: self.switch_momentum.clone(),
+                stragglers: self.straggler_policy,
+                guards: self.guard,
+                window: self.window,
+            },
+            log: self.log.as_ref().map(|dir| dir.join(format!("{}-seed{seed}", model.name()))),
         }
     }
 }
@@ -220,6 +304,10 @@ fn parse_weight_decay(text: &str) -> Result<f32, String> {
 fn parse_clip_norm(text: &str) -> Result<f32, String> {
     let norm = text.parse::<f32>().ok().filter(|norm| norm.is_finite() && *norm > 0.0);
     norm.ok_or_else(|| "a norm to clip at is a number above 0".to_owned())
+}
+
+fn parse_switch_momentum(text: &str) -> Result<String, String> {
+    momentum::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 fn parse_schedule(text: &str) -> Result<String, String> {
@@ -291,11 +379,66 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_text_brings_its_network_and_its_limits() {
+        let options = parse("--data plays.txt --context 16").unwrap();
+        assert!(options.check().is_ok());
+        let run = &options.runs()[0];
+        assert_eq!((run.data, run.net, run.context), (DataKind::Text, NetKind::Charlm, 16));
+        assert_eq!(run.data_dir.as_deref(), Some(std::path::Path::new("plays.txt")));
+        assert_eq!((run.epochs, run.test_limit, run.train_limit), (1, Some(10_000), None));
+        assert_eq!(parse("--data text:x --test-limit 5").unwrap().runs()[0].test_limit, Some(5));
+        for (line, reason) in [
+            ("--data a.txt --net mlp", "--net mlp cannot train on text: choose charlm"),
+            ("--net charlm", "--net charlm cannot train on digits: choose cnn or mlp"),
+            ("--data a.txt --data-dir b", "--data-dir is for images"),
+            ("--context 8", "--context is for a text, and digits is none"),
+        ] {
+            let error = parse(line).unwrap().check().unwrap_err();
+            assert!(error.starts_with(reason), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn plans_and_their_settings_reach_the_run() {
+        let line = "--models bsp,bsp:12.5%+asp --switch-momentum ramp:50 --log x --guard \
+                    --straggler-policy elastic --window 7";
+        let runs = parse(line).unwrap().runs();
+        assert_eq!(runs[1].model.name(), "bsp:12.5%+asp");
+        let expected = Steering {
+            momentum: "ramp:50".to_owned(),
+            stragglers: StragglerPolicyKind::Elastic,
+            guards: true,
+            window: 7,
+        };
+        assert_eq!(runs[1].steering, expected);
+        assert_eq!(runs[1].log, Some(PathBuf::from("x/bsp:12.5%+asp-seed1")));
+        assert_eq!(parse("").unwrap().runs()[0].steering, Steering::default());
+        let error = parse("--optimiser adam --switch-momentum zero").unwrap().check().unwrap_err();
+        assert!(error.contains("for sgd and nesterov, not for adam"), "{error}");
+    }
+
+    #[test]
+    fn logs_are_never_overwritten() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let options = parse(&format!("--models bsp --log {}", folder.path().display())).unwrap();
+        assert!(options.check().is_ok());
+        let run = folder.path().join("bsp-seed1");
+        std::fs::create_dir(&run).unwrap();
+        assert!(options.check().is_ok());
+        std::fs::write(run.join("rank-0.jsonl"), "").unwrap();
+        assert!(options.check().unwrap_err().contains("choose another folder"));
+    }
+
+    #[test]
     fn bad_values_are_refused_with_a_reason() {
         let unknown = "xsp".parse::<SyncModel>().unwrap_err();
         for (line, reason) in [
             ("--ranks 0", "0 is not in 1..=64"),
             ("--models bsp,xsp", unknown.as_str()),
+            ("--models bsp+asp", "'bsp' needs its share of the samples"),
+            ("--switch-momentum half", "no course of the momentum 'half'"),
+            ("--straggler-policy wait", "possible values: none, greedy, elastic"),
+            ("--window 0", "0 is not in 1..=100000"),
             ("--weight-decay=-1", "weight decay is a number from 0 on"),
             ("--clip-norm 0", "a norm to clip at is a number above 0"),
             ("--straggler 1", "write RANK:TIME or RANK:TIME:FROM-TO"),
@@ -304,6 +447,9 @@ pub(crate) mod tests {
             ("--seed 1 --seeds 2", "cannot be used with"),
             ("--epochs 0", "0 is not in 1..=10000"),
             ("--batch 0", "0 is not in 1..=65536"),
+            ("--data cifar", "write digits, fashion-mnist, mnist, text:FILE or FILE.txt"),
+            ("--data text:", "write text:FILE"),
+            ("--context 0", "0 is not in 1..=4096"),
             ("--lr -1", "unexpected argument"),
             ("--lr=-1", "a learning rate is a number above 0"),
             ("--lr nan", "a learning rate is a number above 0"),

@@ -1,6 +1,7 @@
 //! What one run is, as the parent tells its ranks. Owns nothing but the description.
 //! Made by `options`, carried to each rank as one argument, read by `worker`.
 
+mod steering;
 mod straggler;
 mod sync_model;
 
@@ -15,6 +16,7 @@ use crate::data::DataKind;
 use crate::model::NetKind;
 use crate::units::LinkRate;
 
+pub use steering::{Steering, StragglerPolicyKind};
 pub use straggler::Straggler;
 pub use sync_model::SyncModel;
 #[cfg(test)]
@@ -96,6 +98,8 @@ pub struct RunSpec {
     pub train_limit: Option<u32>,
     /// Most items to measure accuracy on; none for all.
     pub test_limit: Option<u32>,
+    /// Bytes of text that the next one is told from; without meaning for images.
+    pub context: u32,
     /// Network.
     pub net: NetKind,
     /// Transport asked for.
@@ -104,6 +108,13 @@ pub struct RunSpec {
     pub link_rate: LinkRate,
     /// Added to every message's way.
     pub link_latency: Duration,
+    /// Where rank 0 serves metrics; each other rank does so as many ports on as its number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics_port: Option<u16>,
+    /// When and why the sync model or the ranks that take part change.
+    pub steering: Steering,
+    /// Folder of this run's logs; none for no logs.
+    pub log: Option<PathBuf>,
 }
 
 impl RunSpec {
@@ -143,6 +154,9 @@ impl RunSpec {
     /// What differs from the defaults beyond the usual, each part after a comma.
     fn unusual(&self) -> String {
         let mut parts = Vec::new();
+        if self.data == DataKind::Text {
+            parts.push(format!("context {}", self.context));
+        }
         if self.optimiser != OptimiserKind::default() {
             parts.push(self.optimiser.name().to_owned());
         }
@@ -152,6 +166,7 @@ impl RunSpec {
         parts.extend(self.clip_norm.map(|norm| format!("gradients clipped to {norm}")));
         parts.extend(self.schedule.as_ref().map(|schedule| format!("schedule {schedule}")));
         parts.extend(self.stragglers.iter().map(|slow| format!("straggler {slow}")));
+        parts.extend(self.steering.unusual());
         parts.extend(self.train_limit.map(|limit| format!("at most {limit} to train on")));
         parts.extend(self.test_limit.map(|limit| format!("at most {limit} to test on")));
         parts.iter().fold(String::new(), |mut text, part| {
@@ -184,10 +199,14 @@ pub(crate) mod tests {
             data_dir: None,
             train_limit: None,
             test_limit: None,
+            context: 32,
             net: NetKind::Cnn,
             transport: TransportKind::Auto,
             link_rate: LinkRate { bytes_per_s: Some(25_000_000) },
             link_latency: Duration::ZERO,
+            metrics_port: None,
+            steering: Steering::default(),
+            log: None,
         }
     }
 
@@ -199,6 +218,7 @@ pub(crate) mod tests {
         sent.stragglers = vec!["3:30ms:1-2".parse().unwrap()];
         sent.optimiser = OptimiserKind::AdamW;
         sent.clip_norm = Some(1.5);
+        sent.metrics_port = Some(9000);
         sent.schedule = Some("warm \"up\"".to_owned());
         sent.data_dir = Some(PathBuf::from("/a b/c"));
         sent.link_latency = Duration::from_nanos(1_234_567_891);
@@ -220,6 +240,7 @@ pub(crate) mod tests {
     #[test]
     fn the_setting_names_what_is_unusual() {
         let mut spec = spec("bsp");
+        spec.data = DataKind::Text;
         spec.optimiser = OptimiserKind::Adam;
         spec.weight_decay = 0.5;
         spec.clip_norm = Some(2.0);
@@ -229,7 +250,7 @@ pub(crate) mod tests {
         spec.test_limit = Some(50);
         assert_eq!(
             spec.setting(),
-            "digits, CNN, 4 ranks x batch 16, link 200 Mbit/s, adam, weight decay 0.5, \
+            "text, CNN, 4 ranks x batch 16, link 200 Mbit/s, context 32, adam, weight decay 0.5, \
              gradients clipped to 2, schedule cosine, straggler 3:30ms:1-2, at \
              most 100 to train on, at most 50 to test on"
         );

@@ -10,7 +10,7 @@ use std::io::Read;
 
 use syncline::lockstep::{Lockstep, TensorList};
 use syncline::{
-    BudgetRule, Granularity, Importance, Lgp, Merge, ModelKind, OspConfig, SessionConfig, Sgd,
+    BudgetRule, Granularity, IcsMerge, Importance, Lgp, ModelKind, OspConfig, SessionConfig, Sgd,
 };
 
 const SIZES: [usize; 4] = [64, 256, 128, 10];
@@ -140,7 +140,8 @@ fn train(digits: &Digits, model: ModelKind, setting: Setting, seed: u64) -> Outc
     let (order, test) = order.split_at_mut(TRAIN);
     let start = initial(&mut random);
     let optimiser = Sgd::default().into();
-    let config = SessionConfig { model, optimiser, seed, check_every: 0, clip_norm: None };
+    let config =
+        SessionConfig { model, optimiser, seed, check_every: 0, ..SessionConfig::default() };
     let mut job = Lockstep::new(&config, ranks, &start).expect("valid settings");
     let zeros: TensorList = start.iter().map(|tensor| vec![0.0; tensor.len()]).collect();
     let mut gradients = vec![zeros; ranks as usize];
@@ -224,7 +225,7 @@ fn variants(bounds: &[f64]) -> Vec<(String, OspConfig)> {
         all.push((format!("choice: {importance:?}"), OspConfig { importance, ..fixed(0.68) }));
     }
     for span in [1, 2, 4] {
-        for merge in [Merge::Overwrite, Merge::Delta] {
+        for merge in [IcsMerge::Overwrite, IcsMerge::Delta] {
             let name = format!("span: {span} {merge:?}");
             all.push((name, OspConfig { span, merge, ..fixed(0.5) }));
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use syncline::comm::testing::threads;
 use syncline::lockstep::{Lockstep, TensorList};
 use syncline::{
-    BudgetRule, Communicator, Granularity, Merge, ModelKind, OspConfig, Session, SessionConfig,
+    BudgetRule, Communicator, Granularity, IcsMerge, ModelKind, OspConfig, Session, SessionConfig,
     TensorSpec,
 };
 
@@ -21,7 +21,7 @@ fn configs() -> Vec<SessionConfig> {
     };
     let models = [
         OspConfig { span: 2, ..base },
-        OspConfig { span: 4, merge: Merge::Overwrite, ..base },
+        OspConfig { span: 4, merge: IcsMerge::Overwrite, ..base },
         OspConfig { budget: BudgetRule::noise(5.0, 3), ..base },
         OspConfig { budget: BudgetRule::noise(20.0, 3), span: 2, ..base },
     ];

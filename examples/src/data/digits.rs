@@ -47,6 +47,7 @@ pub fn load(seed: u64) -> Result<Dataset, DataError> {
     Ok(Dataset {
         kind: DataKind::Digits,
         shape: ImageShape { height: SIDE, width: SIDE, channels: 1 },
+        stride: PIXELS,
         classes: usize::from(CLASSES),
         // To about [-0.3, 0.7]: mean near zero, as the initial weights assume.
         scale: 1.0 / f32::from(PIXEL_MAX),

@@ -60,7 +60,8 @@ pub fn load(
     let scale = 1.0 / (255.0 * deviation);
     let offset = -mean / deviation;
     let classes = usize::from(CLASSES);
-    Ok(Dataset { kind, shape, classes, scale, offset, train, test })
+    let stride = shape.values();
+    Ok(Dataset { kind, shape, stride, classes, scale, offset, train, test })
 }
 
 /// Reads a file of images and the file of their labels.

@@ -1,4 +1,4 @@
-//! Labelled images in memory, and which of them a rank sees in which step.
+//! Labelled images and text in memory, and which items a rank sees in which step.
 //!
 //! Owns reading and checking data sets. Never trains. Called by `worker`, and by `driver` to
 //! check the data before any rank starts.
@@ -7,11 +7,14 @@ pub mod digits;
 pub mod error;
 pub mod idx;
 pub mod shard;
+pub mod source;
+pub mod text;
 
 pub use error::DataError;
 pub use shard::ShardPlan;
+pub use source::DataSource;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -28,6 +31,9 @@ pub enum DataKind {
     FashionMnist,
     /// 70,000 handwritten digits of 28 x 28 pixels, read from --data-dir
     Mnist,
+    /// A text file: which byte follows so many others?
+    #[value(skip)]
+    Text,
 }
 
 impl DataKind {
@@ -37,6 +43,7 @@ impl DataKind {
             Self::Digits => "digits",
             Self::FashionMnist => "fashion-mnist",
             Self::Mnist => "mnist",
+            Self::Text => "text",
         }
     }
 
@@ -45,6 +52,15 @@ impl DataKind {
         match self {
             Self::Digits => 25,
             Self::FashionMnist | Self::Mnist => 5,
+            Self::Text => 1,
+        }
+    }
+
+    /// How many items accuracy is measured on unless told; none for all.
+    pub fn default_test_limit(self) -> Option<u32> {
+        match self {
+            Self::Digits | Self::FashionMnist | Self::Mnist => None,
+            Self::Text => Some(10_000),
         }
     }
 }
@@ -67,10 +83,10 @@ impl ImageShape {
     }
 }
 
-/// Images with their labels.
+/// Images with their labels. A text is images as well: windows of classes that overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Split {
-    /// `labels.len()` images of [`ImageShape::values`] bytes each.
+    /// `labels.len()` images of [`ImageShape::values`] bytes each, [`Dataset::stride`] bytes apart.
     pub images: Vec<u8>,
     /// Class of each image.
     pub labels: Vec<u8>,
@@ -82,10 +98,11 @@ impl Split {
         self.labels.len()
     }
 
-    /// Keeps the first `limit` images at most, of `values` bytes each.
-    fn truncate(&mut self, limit: usize, values: usize) {
+    /// Keeps the first `limit` images at most, of `values` bytes each, `stride` apart.
+    fn truncate(&mut self, limit: usize, values: usize, stride: usize) {
         self.labels.truncate(limit);
-        self.images.truncate(self.labels.len() * values);
+        let end = self.labels.len().checked_sub(1).map_or(0, |last| last * stride + values);
+        self.images.truncate(end);
     }
 
     /// Whether there is no image.
@@ -102,6 +119,8 @@ pub struct Dataset {
     pub kind: DataKind,
     /// Shape of each image.
     pub shape: ImageShape,
+    /// Bytes from the start of an image to that of the next.
+    pub stride: usize,
     /// Number of classes.
     pub classes: usize,
     /// A byte `x` becomes the input `x * scale + offset`.
@@ -118,7 +137,8 @@ impl Dataset {
     /// Reads a set. `seed` decides which digits are kept for the test; the other sets come divided.
     ///
     /// `directory` holds the IDX files; without it, the folder is tried into which the
-    /// distribution's package installs the set.
+    /// distribution's package installs the set. Of a text it is the file, and the context is
+    /// [`text::DEFAULT_CONTEXT`].
     ///
     /// # Errors
     ///
@@ -128,7 +148,17 @@ impl Dataset {
             DataKind::Digits => digits::load(seed),
             DataKind::FashionMnist => idx::load(kind, directory, 0.2860, 0.3530),
             DataKind::Mnist => idx::load(kind, directory, 0.1307, 0.3081),
+            DataKind::Text => Self::load_text(directory, text::DEFAULT_CONTEXT),
         }
+    }
+
+    fn load_text(file: Option<&Path>, context: u32) -> Result<Self, DataError> {
+        let file = file.ok_or_else(|| DataError::NotFound {
+            set: DataKind::Text.name(),
+            path: PathBuf::from("FILE"),
+            hint: "name it as text:FILE".to_owned(),
+        })?;
+        text::load(file, context as usize)
     }
 
     /// The set of a run, cut to its limits.
@@ -137,11 +167,15 @@ impl Dataset {
     ///
     /// As [`Self::load`].
     pub fn of(spec: &RunSpec) -> Result<Self, DataError> {
-        let mut set = Self::load(spec.data, spec.data_dir.as_deref(), spec.seed)?;
-        let values = set.shape.values();
+        let path = spec.data_dir.as_deref();
+        let mut set = match spec.data {
+            DataKind::Text => Self::load_text(path, spec.context)?,
+            kind => Self::load(kind, path, spec.seed)?,
+        };
+        let (values, stride) = (set.shape.values(), set.stride);
         for (split, limit) in [(&mut set.train, spec.train_limit), (&mut set.test, spec.test_limit)]
         {
-            split.truncate(limit.map_or(usize::MAX, |limit| limit as usize), values);
+            split.truncate(limit.map_or(usize::MAX, |limit| limit as usize), values, stride);
         }
         Ok(set)
     }
@@ -162,7 +196,7 @@ impl Dataset {
         labels.clear();
         let values = self.shape.values();
         for index in indices {
-            let image = &split.images[index * values..][..values];
+            let image = &split.images[index * self.stride..][..values];
             images.extend(image.iter().map(|byte| f32::from(*byte) * self.scale + self.offset));
             labels.push(split.labels[index]);
         }
@@ -179,6 +213,7 @@ mod tests {
         let set = Dataset {
             kind: DataKind::Digits,
             shape: ImageShape { height: 1, width: 2, channels: 1 },
+            stride: 2,
             classes: 10,
             scale: 0.25,
             offset: -1.0,
@@ -203,6 +238,26 @@ mod tests {
         let loose = RunSpec { train_limit: Some(5000), test_limit: Some(5000), ..spec };
         assert_eq!(Dataset::of(&loose).unwrap().train, whole.train);
         assert_eq!(Dataset::of(&loose).unwrap().test, whole.test);
+    }
+
+    #[test]
+    fn limits_cut_a_text_after_the_last_context() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        std::fs::write(&path, "to be or not to be, that is".repeat(10)).unwrap();
+        let spec = RunSpec {
+            data: DataKind::Text,
+            data_dir: Some(path),
+            context: 8,
+            train_limit: Some(20),
+            test_limit: Some(4),
+            ..crate::spec::tests::spec("bsp")
+        };
+        let set = Dataset::of(&spec).unwrap();
+        assert_eq!((set.train.len(), set.train.images.len()), (20, 27));
+        assert_eq!((set.test.len(), set.test.images.len(), set.shape.values()), (4, 11, 8));
+        let error = Dataset::of(&RunSpec { data_dir: None, ..spec }).unwrap_err();
+        assert!(error.to_string().ends_with("name it as text:FILE"), "{error}");
     }
 
     #[test]

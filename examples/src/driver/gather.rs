@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use syncline::record::Decision;
+
 use super::TrainError;
+use crate::BoxError;
 use crate::protocol::{Message, Summary};
 use crate::report::{Run, percentile};
 use crate::spec::RunSpec;
@@ -15,10 +18,13 @@ pub(super) struct Gather<'a> {
     parameter_bytes: u64,
     /// Accuracy and time by epoch.
     accuracies: BTreeMap<u32, (f64, f64)>,
-    losses: Vec<f32>,
-    deferred_pct: Vec<f64>,
+    /// Loss and deferred share by epoch: after a rollback an epoch ends again.
+    epochs: BTreeMap<u32, (f32, f64)>,
+    decisions: Vec<Decision>,
     sync_times_us: Vec<f32>,
     done: BTreeMap<u32, Summary>,
+    /// Epoch, step and learning rate of the first rank to say so.
+    diverged: Option<(u32, u64, f32)>,
 }
 
 impl<'a> Gather<'a> {
@@ -28,10 +34,20 @@ impl<'a> Gather<'a> {
             transport: String::new(),
             parameter_bytes: 0,
             accuracies: BTreeMap::new(),
-            losses: Vec::new(),
-            deferred_pct: Vec::new(),
+            epochs: BTreeMap::new(),
+            decisions: Vec::new(),
             sync_times_us: Vec::new(),
             done: BTreeMap::new(),
+            diverged: None,
+        }
+    }
+
+    /// What to call the failure of a run's ranks, after all that they have said.
+    pub(super) fn failure(&self, title: &str, source: BoxError) -> TrainError {
+        let run = title.to_owned();
+        match self.diverged {
+            Some((epoch, step, lr)) => TrainError::Diverged { run, epoch, step, lr, source },
+            None => TrainError::Ranks { run, source },
         }
     }
 
@@ -47,21 +63,27 @@ impl<'a> Gather<'a> {
                     return senseless(format!("the accuracy of epoch {epoch} a second time"));
                 }
             }
+            Message::Diverged { epoch, step, lr } => {
+                self.diverged.get_or_insert((epoch, step, lr));
+            }
             Message::Done(summary) => {
                 if self.done.insert(rank, summary).is_some() {
                     return senseless("its result a second time".to_owned());
                 }
             }
-            Message::Epoch { loss, deferred_pct, .. } if rank == 0 => {
-                self.losses.push(loss);
-                self.deferred_pct.push(deferred_pct);
+            Message::Decision(decision) if rank == 0 => self.decisions.push(decision),
+            Message::Epoch { epoch, loss, deferred_pct, .. } if rank == 0 => {
+                self.epochs.insert(epoch, (loss, deferred_pct));
             }
             Message::Started { parameter_bytes, transport, .. } if rank == 0 => {
                 self.parameter_bytes = parameter_bytes;
                 self.transport = transport;
             }
             Message::SyncTimes { us } => self.sync_times_us.extend(us),
-            Message::Epoch { .. } | Message::Progress { .. } | Message::Started { .. } => {}
+            Message::Decision(_)
+            | Message::Epoch { .. }
+            | Message::Progress { .. }
+            | Message::Started { .. } => {}
         }
         Ok(())
     }
@@ -70,7 +92,9 @@ impl<'a> Gather<'a> {
     pub(super) fn finish(mut self, title: &str) -> Result<Run, TrainError> {
         let missing: Vec<u32> =
             (0..self.spec.ranks).filter(|rank| !self.done.contains_key(rank)).collect();
-        let accuracy = self.done.get(&0).and_then(|summary| summary.final_accuracy);
+        let of_rank_0 = self.done.get(&0);
+        let accuracy = of_rank_0.and_then(|summary| summary.final_accuracy);
+        let final_test_loss = of_rank_0.and_then(|summary| summary.final_test_loss);
         let (true, Some(final_accuracy)) = (missing.is_empty(), accuracy) else {
             let ranks = if missing.is_empty() { vec![0] } else { missing };
             return Err(TrainError::Unfinished { run: title.to_owned(), ranks });
@@ -82,7 +106,8 @@ impl<'a> Gather<'a> {
         let wall_s = self.done.values().map(|summary| summary.wall_s).fold(0.0, f64::max);
         let samples: u64 = self.done.values().map(|summary| summary.samples).sum();
         let times = self.sync_times_us.iter().map(|us| f64::from(*us));
-        let deferred = self.deferred_pct.iter().sum::<f64>();
+        let deferred = self.epochs.values().map(|(_, deferred_pct)| deferred_pct).sum::<f64>();
+        let switch_s = self.done.values().map(|summary| summary.switch_s).fold(0.0, f64::max);
         Ok(Run {
             model: spec.model.clone(),
             samples_per_s: samples as f64 / wall_s,
@@ -92,6 +117,7 @@ impl<'a> Gather<'a> {
             bytes_per_iteration: mean(|summary| summary.bytes_sent as f64 / summary.steps as f64),
             bst_p99_ms: f64::from(percentile(&mut self.sync_times_us, 99.0)) / 1e3,
             final_accuracy,
+            final_test_loss,
             seed: spec.seed,
             ranks: spec.ranks,
             transport: self.transport,
@@ -100,8 +126,10 @@ impl<'a> Gather<'a> {
             epochs: spec.epochs,
             wall_s,
             accuracy_over_time: self.accuracies.into_values().collect(),
-            deferred_pct: deferred / self.deferred_pct.len().max(1) as f64,
-            loss_per_epoch: self.losses,
+            deferred_pct: deferred / self.epochs.len().max(1) as f64,
+            loss_per_epoch: self.epochs.into_values().map(|(loss, _)| loss).collect(),
+            switch_ms: switch_s * 1e3,
+            decisions: self.decisions,
             data: spec.data.name().to_owned(),
             net: spec.net.name().to_owned(),
             parameter_bytes: self.parameter_bytes,

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 
 use crate::BoxError;
 use crate::data::shard::TooFewImages;
@@ -67,6 +68,19 @@ pub trait RunningRanks {
 pub enum TrainError {
     /// The data set cannot be used.
     Data(DataError),
+    /// Training diverged: the loss is not a number any more.
+    Diverged {
+        /// Which, as `OSP, seed 1`.
+        run: String,
+        /// Epoch, from 0.
+        epoch: u32,
+        /// Step in it, from 0.
+        step: u64,
+        /// The learning rate of that step.
+        lr: f32,
+        /// How its ranks ended.
+        source: BoxError,
+    },
     /// A rank said something that makes no sense here.
     Message {
         /// Who.
@@ -119,6 +133,11 @@ impl fmt::Display for TrainError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Data(source) => source.fmt(f),
+            Self::Diverged { run, epoch, step, lr, .. } => write!(
+                f,
+                "the run of {run} diverged in epoch {epoch}, step {step}: the loss is not a \
+                 number; choose a learning rate below {lr}"
+            ),
             Self::Message { rank, reason } => write!(f, "rank {rank} sent {reason}"),
             Self::Options { reason } => f.write_str(reason),
             Self::Output { path, source } => {
@@ -144,7 +163,9 @@ impl Error for TrainError {
             Self::Data(source) => Some(source),
             Self::Output { source, .. } => Some(source),
             Self::Plot(source) => Some(source),
-            Self::Ranks { source, .. } | Self::Start(source) => Some(&**source),
+            Self::Diverged { source, .. } | Self::Ranks { source, .. } | Self::Start(source) => {
+                Some(&**source)
+            }
             Self::TooFewImages(source) => Some(source),
             Self::Message { .. }
             | Self::Options { .. }
@@ -177,22 +198,12 @@ pub fn train<R: RunningRanks>(
 pub fn publish(options: &TrainOptions, report: &Report) -> Result<(), TrainError> {
     let setting = options.runs().first().map(RunSpec::setting).unwrap_or_default();
     let mut text = format!("\n{setting}\n{}\n", report.table());
-    for line in report.comparison() {
+    for line in report.comparison().into_iter().chain(report.decisions()) {
         text.push_str(&line);
         text.push('\n');
     }
     say(options, &text)?;
-    if let Some(path) = &options.json {
-        let mut json = serde_json::to_string_pretty(report)
-            .map_err(|error| output_error(path, io::Error::other(error)))?;
-        json.push('\n');
-        if options.json_to_stdout() {
-            write_all(&mut io::stdout().lock(), &json, "standard output")?;
-        } else {
-            fs::write(path, json).map_err(|source| output_error(path, source))?;
-            say(options, &format!("results: {}\n", path.display()))?;
-        }
-    }
+    publish_json(options, report)?;
     if !options.no_plot {
         plot::write(report, &setting, &options.plot).map_err(TrainError::Plot)?;
         say(options, &format!("plot: {}\n", options.plot.display()))?;
@@ -200,8 +211,29 @@ pub fn publish(options: &TrainOptions, report: &Report) -> Result<(), TrainError
     Ok(())
 }
 
+/// Writes results as JSON, if and where `options` say.
+///
+/// # Errors
+///
+/// They cannot be written.
+pub fn publish_json(options: &TrainOptions, results: &impl Serialize) -> Result<(), TrainError> {
+    let Some(path) = &options.json else { return Ok(()) };
+    let mut json = serde_json::to_string_pretty(results)
+        .map_err(|error| output_error(path, io::Error::other(error)))?;
+    json.push('\n');
+    if options.json_to_stdout() {
+        return write_all(&mut io::stdout().lock(), &json, "standard output");
+    }
+    fs::write(path, json).map_err(|source| output_error(path, source))?;
+    say(options, &format!("results: {}\n", path.display()))
+}
+
 /// Prints for people: to standard output, unless that is taken by JSON.
-fn say(options: &TrainOptions, text: &str) -> Result<(), TrainError> {
+///
+/// # Errors
+///
+/// Nobody reads.
+pub fn say(options: &TrainOptions, text: &str) -> Result<(), TrainError> {
     if options.json_to_stdout() {
         return write_all(&mut io::stderr().lock(), text, "standard error");
     }
@@ -262,7 +294,7 @@ fn follow(
     loop {
         let event = ranks
             .next_event(WAIT.min(silence_limit))
-            .map_err(|source| TrainError::Ranks { run: title.to_owned(), source })?;
+            .map_err(|source| gather.failure(title, source))?;
         match event {
             RankEvent::Ended => break,
             RankEvent::Quiet => {
@@ -345,12 +377,15 @@ impl View {
     }
 
     fn end(&self, run: &Run) {
-        let text = format!(
+        let mut text = format!(
             "{:.1} s, {:.0} samples/s, accuracy {:.1} %",
             run.wall_s,
             run.samples_per_s,
             run.final_accuracy * 100.0
         );
+        if let Some(loss) = run.final_test_loss {
+            text.push_str(&format!(", test loss {loss:.3}"));
+        }
         if self.lines {
             eprintln!("{}: {text}", self.title);
         }

@@ -21,6 +21,16 @@ pub(crate) fn cross_entropy(scores: &mut [f32], labels: &[u8], classes: usize) -
     loss * share
 }
 
+/// Sum of `-ln softmax(scores)[label]` over a batch. Infinite or NaN if a score is.
+pub(crate) fn total(scores: &[f32], labels: &[u8], classes: usize) -> f64 {
+    let of_row = |(row, label): (&[f32], &u8)| {
+        let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f32 = row.iter().map(|score| (score - largest).exp()).sum();
+        f64::from(sum.ln() - (row[usize::from(*label)] - largest))
+    };
+    scores.chunks_exact(classes).zip(labels).map(of_row).sum()
+}
+
 /// How many rows have their largest score at their label.
 pub(crate) fn correct(scores: &[f32], labels: &[u8], classes: usize) -> usize {
     let is_right = |(row, label): (&[f32], &u8)| {
@@ -38,7 +48,10 @@ mod tests {
     #[test]
     fn loss_and_derivative_of_a_known_case() {
         let mut scores = [0.0, 3f32.ln(), 1000.0, 0.0];
+        let sum = total(&scores, &[1, 0], 2);
         let loss = cross_entropy(&mut scores, &[1, 0], 2);
+        assert!((sum - 2.0 * f64::from(loss)).abs() < 1e-6, "{sum}");
+        assert!(total(&[f32::NAN, 0.0], &[1], 2).is_nan());
         assert!((loss - 0.5 * (4.0f32 / 3.0).ln()).abs() < 1e-6, "{loss}");
         let expected = [0.125, -0.125, 0.0, 0.0];
         assert!(scores.iter().zip(expected).all(|(x, y)| (x - y).abs() < 1e-6), "{scores:?}");

@@ -1,8 +1,9 @@
-//! The two networks, and running a batch through them. See `model` for what this never does.
+//! The networks, and running a batch through them. See `model` for what this never does.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::charlm::charlm;
 use super::conv::Conv;
 use super::dense::Dense;
 use super::layer::{Layer, Pass, Relu};
@@ -19,6 +20,8 @@ pub enum NetKind {
     Cnn,
     /// Three dense layers
     Mlp,
+    /// For a text: a vector for each byte, two dense layers
+    Charlm,
 }
 
 impl NetKind {
@@ -27,8 +30,23 @@ impl NetKind {
         match self {
             Self::Cnn => "cnn",
             Self::Mlp => "mlp",
+            Self::Charlm => "charlm",
         }
     }
+
+    /// Whether its items are classes in a row, and not pixels.
+    pub fn is_for_text(self) -> bool {
+        self == Self::Charlm
+    }
+}
+
+/// How well a network does on some items.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Score {
+    /// Items in their labelled class.
+    pub correct: usize,
+    /// Sum of their losses, in nats; not finite if training has diverged.
+    pub loss: f64,
 }
 
 /// A network and its working memory. Its parameters are outside of it: a list of tensors whose
@@ -45,7 +63,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network for images of `shape`, and its initial parameters, which `seed` fixes.
+    /// A network for images of `shape`, and its initial parameters, which `seed` fixes. A text is
+    /// images of one column.
     ///
     /// The convolutions have 32 and 64 channels for small images, and 8 and 16 for those of more
     /// than 256 pixels, so that both take about the same time per image.
@@ -55,6 +74,7 @@ impl Network {
             NetKind::Cnn if small => Self::cnn(shape, [32, 64], 32, classes, seed),
             NetKind::Cnn => Self::cnn(shape, [8, 16], 64, classes, seed),
             NetKind::Mlp => Self::mlp(shape, [256, 128], classes, seed),
+            NetKind::Charlm => charlm(shape.values(), 32, 512, classes, seed),
         }
     }
 
@@ -114,7 +134,12 @@ impl Network {
         (Self::from_layers(layers, shape.values(), classes), parameters)
     }
 
-    fn from_layers(layers: Vec<Box<dyn Layer>>, input_len: usize, classes: usize) -> Self {
+    /// A network of these layers, the first of which takes `input_len` values an item.
+    pub(super) fn from_layers(
+        layers: Vec<Box<dyn Layer>>,
+        input_len: usize,
+        classes: usize,
+    ) -> Self {
         let activations = layers.iter().map(|_| Vec::new()).collect();
         Self { layers, input_len, classes, activations, derivatives: Default::default() }
     }
@@ -157,9 +182,19 @@ impl Network {
     ///
     /// As [`Self::loss_and_gradients`].
     pub fn count_correct(&mut self, parameters: &[Tensor], images: &[f32], labels: &[u8]) -> usize {
+        self.score(parameters, images, labels).correct
+    }
+
+    /// How well the network does on some images.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::loss_and_gradients`].
+    pub fn score(&mut self, parameters: &[Tensor], images: &[f32], labels: &[u8]) -> Score {
         self.forward(parameters, images, labels.len());
         let scores = self.activations.last().expect("a network has layers");
-        loss::correct(scores, labels, self.classes)
+        let correct = loss::correct(scores, labels, self.classes);
+        Score { correct, loss: loss::total(scores, labels, self.classes) }
     }
 
     fn forward(&mut self, parameters: &[Tensor], images: &[f32], batch: usize) {
@@ -180,7 +215,7 @@ pub fn zeros_like(parameters: &[Tensor]) -> Vec<Tensor> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const SHAPE: ImageShape = ImageShape { height: 4, width: 6, channels: 2 };
@@ -194,8 +229,18 @@ mod tests {
     /// Compares each derivative with the slope between two near points. Between points on two
     /// sides of a kink, of a ReLU or of a maximum, the slope means nothing: such places show by
     /// unequal slopes to the left and to the right, and are left out.
-    fn check_gradients(mut network: Network, mut parameters: Vec<Tensor>) {
+    fn check_gradients(network: Network, parameters: Vec<Tensor>) {
         let (images, labels) = batch(5, 9);
+        check_gradients_on(network, parameters, &images, &labels);
+    }
+
+    /// The same on a given batch.
+    pub(in crate::model) fn check_gradients_on(
+        mut network: Network,
+        mut parameters: Vec<Tensor>,
+        images: &[f32],
+        labels: &[u8],
+    ) {
         let mut random = fastrand::Rng::with_seed(4);
         for tensor in &mut parameters {
             tensor.data.iter_mut().for_each(|x| *x += 0.1 * (random.f32() - 0.5));
@@ -203,7 +248,7 @@ mod tests {
         let mut gradients = zeros_like(&parameters);
         // What was there before must not matter.
         gradients.iter_mut().for_each(|tensor| tensor.data.fill(5.0));
-        network.loss_and_gradients(&parameters, &images, &labels, &mut gradients);
+        network.loss_and_gradients(&parameters, images, labels, &mut gradients);
         let mut scratch = zeros_like(&parameters);
         for index in 0..parameters.len() {
             let len = parameters[index].len();
@@ -214,7 +259,7 @@ mod tests {
                 let mut loss_at = |x: f32| {
                     parameters[index].data[at] = x;
                     let loss =
-                        network.loss_and_gradients(&parameters, &images, &labels, &mut scratch);
+                        network.loss_and_gradients(&parameters, images, labels, &mut scratch);
                     f64::from(loss)
                 };
                 let step = 1e-3;

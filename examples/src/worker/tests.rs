@@ -154,7 +154,7 @@ impl Synchroniser for Shared {
         }
         drop(all);
         self.local.step(loss, parameters, gradients, lr)?;
-        Ok(StepCost { exposed_ns: 1000, bytes_sent: 10 })
+        Ok(StepCost { exposed_ns: 1000, bytes_sent: 10, report: None })
     }
 
     fn end_epoch(&mut self, mean_loss: f32) -> Result<EpochReport, BoxError> {
@@ -162,7 +162,7 @@ impl Synchroniser for Shared {
     }
 
     fn finish(&mut self, _: &mut [Tensor]) -> Result<StepCost, BoxError> {
-        Ok(StepCost { exposed_ns: 500, bytes_sent: 3 })
+        Ok(StepCost { exposed_ns: 500, bytes_sent: 3, report: None })
     }
 }
 

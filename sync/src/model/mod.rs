@@ -7,29 +7,39 @@
 //!
 //! ```text
 //!            handle_event                         poll_action
-//! StepEnded ───────────────┐                  ┌──────────────▶ Reduce, StartReduce, Wait
+//! GradientReady, StepEnded ┐                  ┌──────────────▶ Reduce, StartReduce, Wait
 //! Reduced   ───────────────┤                  ├──────────────▶ Gather
 //! Gathered  ───────────────┼──▶  SyncModel  ──┼──────────────▶ Push, AwaitReply, Collect
-//! Replied   ───────────────┤                  ├──────────────▶ Fail
+//! Replied   ───────────────┤                  ├──────────────▶ PushStage, AwaitStage, EndStages
+//! StageReplied ────────────┤                  ├──────────────▶ Fail
 //! EpochEnded, Drain ───────┘                  └──────────────▶ none left: the rank may go on
 //! ```
 
-mod asp;
 mod bsp;
 pub(crate) mod check;
+pub mod diloco;
+mod inner;
+pub mod local_sgd;
 pub mod osp;
+pub mod osp_server;
+mod worker;
 
 use std::fmt::Debug;
 use std::time::Duration;
 
-pub use asp::Asp;
 pub use bsp::Bsp;
+pub use diloco::Diloco;
+pub use local_sgd::LocalSgd;
 pub use osp::Osp;
+pub use osp_server::OspServer;
+pub use worker::Worker;
 
+use crate::audit::{Audited, Rules};
 use crate::config::{ModelKind, SessionConfig};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::optimiser::{Moments, Optimiser};
+use crate::server::osp::wire::{HEAD_WORDS, Stage};
 use osp::budget::Decision;
 
 /// Names one reduction of one model; the same on every rank.
@@ -52,6 +62,15 @@ pub enum Event {
         /// This rank's mean training loss.
         mean_loss: f64,
     },
+    /// The backward pass has finished one gradient, the only one in [`Tensors`], whose parameters
+    /// are empty: the pass still reads them. Before [`Event::StepEnded`], in any order, each tensor
+    /// at most once a step. Given only to models that say [`SyncModel::overlaps`].
+    GradientReady {
+        /// Which tensor.
+        tensor: usize,
+        /// Time since the rank was last allowed to go on.
+        compute: Duration,
+    },
     /// What all ranks gave to [`Action::Gather`].
     Gathered {
         /// Each rank's words, in order of ranks.
@@ -73,6 +92,15 @@ pub enum Event {
         /// As [`crate::server::wire`] has it.
         message: Vec<u32>,
     },
+    /// The reply of one of OSP's servers.
+    StageReplied {
+        /// Its rank.
+        server: u32,
+        /// As [`crate::server::osp::wire`] has it.
+        message: Vec<u32>,
+        /// From the push until the end of the reply was seen.
+        timing: Timing,
+    },
     /// The forward and backward pass of a step is over; its gradients are in [`Tensors`].
     StepEnded(StepEnded),
 }
@@ -84,9 +112,11 @@ impl Event {
             Self::Collected { .. } => "collected",
             Self::Drain => "drain",
             Self::EpochEnded { .. } => "epoch ended",
+            Self::GradientReady { .. } => "gradient ready",
             Self::Gathered { .. } => "gathered",
             Self::Reduced { .. } => "reduced",
             Self::Replied { .. } => "replied",
+            Self::StageReplied { .. } => "stage replied",
             Self::StepEnded(_) => "step ended",
         }
     }
@@ -121,9 +151,24 @@ pub enum Action {
         /// The rank whose shard it is.
         server: u32,
     },
+    /// Wait for the reply to the last [`Action::PushStage`], and give it as
+    /// [`Event::StageReplied`].
+    AwaitStage {
+        /// The server's rank.
+        server: u32,
+        /// Of which stage.
+        stage: Stage,
+    },
     /// Wait until every worker has told this rank's shard that it pushes no more, and bring all
     /// shards together: [`Event::Collected`].
     Collect,
+    /// Tell one of OSP's servers that this rank pushes no more.
+    EndStages {
+        /// The server's rank.
+        server: u32,
+        /// As [`crate::server::osp::wire`] has it.
+        head: [u32; HEAD_WORDS],
+    },
     /// Give up.
     Fail(Error),
     /// Exchange a few words between all ranks, blocking: [`Event::Gathered`].
@@ -140,6 +185,19 @@ pub enum Action {
         /// Whether the shard will reply.
         replies: bool,
     },
+    /// Push to one of OSP's servers: RS ahead of all other traffic, ICS in the background.
+    PushStage {
+        /// The server's rank.
+        server: u32,
+        /// Of which stage.
+        stage: Stage,
+        /// As [`crate::server::osp::wire`] has it.
+        head: [u32; HEAD_WORDS],
+        /// The same.
+        body: Vec<u32>,
+        /// Words of the reply.
+        reply_words: usize,
+    },
     /// Average over all ranks, blocking, ahead of all other traffic: [`Event::Reduced`].
     Reduce {
         /// Which.
@@ -147,12 +205,15 @@ pub enum Action {
         /// This rank's part; equally long on every rank.
         data: Vec<f32>,
     },
-    /// Average over all ranks in the background, yielding to other traffic.
+    /// Start to average over all ranks, and go on: [`Action::Wait`] gets the result. Every rank
+    /// starts the reductions of one lane in the same order.
     StartReduce {
         /// Which.
         id: ReduceId,
         /// This rank's part; equally long on every rank.
         data: Vec<f32>,
+        /// Ahead of what it goes.
+        lane: Lane,
     },
     /// Wait for a started reduction: [`Event::Reduced`].
     Wait {
@@ -161,16 +222,25 @@ pub enum Action {
     },
 }
 
+/// What a started reduction goes ahead of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Yields to all other traffic: the rank computes on while it travels.
+    Background,
+    /// Ahead of all background traffic: the rank will soon wait for it.
+    Urgent,
+}
+
 /// The trainer's tensors, lent for one call.
 #[derive(Debug)]
 pub struct Tensors<'a, 't> {
     /// What the trainer computes with. A model writes here what the next step shall use.
     pub parameters: &'a mut [&'t mut [f32]],
-    /// This step's gradients; empty at other events than a step's.
+    /// This step's gradients, or the one that is ready; empty at other events.
     pub gradients: &'a [&'a [f32]],
 }
 
-/// Bytes of gradient of one step of one rank.
+/// Bytes of gradient of one step of one rank; of parameters, for models that average those.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Exchanged before the next step began.
@@ -181,8 +251,9 @@ pub struct Traffic {
 
 /// A sync model of one rank.
 ///
-/// Every rank's model sees the same kinds of events in the same order (but for ASP, whose workers
-/// run apart between [`Event::Drain`]s), and asks for the same reductions in the same order.
+/// Every rank's model sees the same kinds of events in the same order (but for those with a
+/// parameter server, whose workers run apart between [`Event::Drain`]s), and asks for the same
+/// reductions in the same order.
 pub trait SyncModel: Send + Debug {
     /// Takes note of `event`, and reads and writes `tensors` as it needs.
     ///
@@ -192,6 +263,11 @@ pub trait SyncModel: Send + Debug {
 
     /// The next thing to do; after each event, call until there is none.
     fn poll_action(&mut self) -> Option<Action>;
+
+    /// Whether the model wants to hear of each gradient during the backward pass.
+    fn overlaps(&self) -> bool {
+        false
+    }
 
     /// How many updates the parameters that this rank computes with lack at most.
     fn staleness(&self) -> u64;
@@ -232,6 +308,10 @@ impl<M: SyncModel + ?Sized> SyncModel for Box<M> {
 
     fn poll_action(&mut self) -> Option<Action> {
         (**self).poll_action()
+    }
+
+    fn overlaps(&self) -> bool {
+        (**self).overlaps()
     }
 
     fn staleness(&self) -> u64 {
@@ -292,9 +372,23 @@ pub fn build(
     parameters: &[&mut [f32]],
     memory: Memory,
 ) -> Box<dyn SyncModel> {
-    match &config.model {
-        ModelKind::Asp(asp) => Box::new(Asp::new(job, *asp, layout)),
+    let rules = config.audits.then(|| Rules::of(config, layout.len())).flatten();
+    let model: Box<dyn SyncModel> = match &config.model {
+        ModelKind::Asp(asp) => Box::new(Worker::new(job, (*asp).into(), layout)),
         ModelKind::Bsp => Box::new(Bsp::new(job, memory)),
+        ModelKind::Dssp(dssp) => Box::new(Worker::new(job, (*dssp).into(), layout)),
+        ModelKind::Gba(gba) => Box::new(Worker::new(job, (*gba).into(), layout)),
+        ModelKind::R2sp(r2sp) => Box::new(Worker::new(job, (*r2sp).into(), layout)),
+        ModelKind::Ssp(ssp) => Box::new(Worker::new(job, (*ssp).into(), layout)),
+        ModelKind::Diloco(diloco) => {
+            Box::new(Diloco::new(job, *diloco, &layout, parameters, memory))
+        }
+        ModelKind::LocalSgd(local) => Box::new(LocalSgd::new(job, *local, memory)),
+        ModelKind::BspBuckets(rule) => Box::new(Bsp::with_buckets(job, memory, *rule, &layout)),
         ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters, memory)),
-    }
+        ModelKind::OspServer(osp) => {
+            Box::new(OspServer::new(job, *osp, layout, parameters, memory))
+        }
+    };
+    if rules.is_some() { Box::new(Audited::new(model, rules)) } else { model }
 }

@@ -6,12 +6,16 @@
 
 mod agree;
 mod exchange;
+mod overlap;
 mod shards;
+mod stages;
 mod switch;
 
 use syncline_comm::{Class, Communicator};
 
 use crate::clock::Moment;
+#[cfg(doc)]
+use crate::config::ModelKind;
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, TensorSpec};
@@ -19,8 +23,10 @@ use crate::model::check::{self, Fingerprint};
 use crate::model::osp::budget::Decision;
 use crate::model::{self, Event, Job, Memory, StepEnded, SyncModel, Tensors};
 use crate::report::{RunStats, StepReport};
+use crate::server::audit::AuditReport;
 use agree::{agree, check_lengths};
 use exchange::{Exchange, Waits};
+use overlap::Announced;
 pub use switch::{Switch, SwitchReport};
 
 /// Keeps the parameters of all ranks together while they train.
@@ -47,14 +53,17 @@ pub use switch::{Switch, SwitchReport};
 /// ```
 ///
 /// Every method but the getters is collective: all ranks call it, in the same order, as often.
-/// Only ASP's steps and epochs are not: its ranks may make different numbers of steps between two
-/// drains. After an error, but for wrong arguments, the session is finished.
+/// Only steps and epochs of models with a server ([`ModelKind::server`]) are not: their ranks may
+/// make different numbers of steps between two drains. After an error, but for wrong arguments,
+/// the session is finished.
 #[derive(Debug)]
 pub struct Session {
     config: SessionConfig,
     model: Box<dyn SyncModel>,
     exchange: Exchange,
     tensors: Vec<TensorSpec>,
+    /// Gradients of the step to come that are ready.
+    announced: Announced,
     step: u64,
     /// When the trainer was last let go on.
     released: Moment,
@@ -99,6 +108,7 @@ impl Session {
             config: *config,
             exchange,
             tensors: tensors.to_vec(),
+            announced: Announced::new(tensors.len()),
             step: 0,
             released: Moment::now(),
             stats: RunStats::default(),
@@ -108,6 +118,7 @@ impl Session {
 
     /// Ends a step: exchanges `gradients`, and leaves in `parameters` what the next step shall
     /// compute with. `learning_rate` must be the same on every rank; `loss` is this rank's own.
+    /// Gradients that [`Self::gradient_ready`] was told of count as they were then.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a length differs from the session's tensors; nothing was sent
@@ -125,6 +136,7 @@ impl Session {
         check_lengths("gradients", &self.tensors, gradients.iter().map(|tensor| tensor.len()))?;
         let event = Event::StepEnded(StepEnded { learning_rate, loss, compute });
         let waits = self.drive(event, &mut Tensors { parameters, gradients })?;
+        let bytes_overlapped = self.announced.take();
         self.step += 1;
         let traffic = self.model.traffic();
         let all = traffic.important_bytes + traffic.deferred_bytes;
@@ -138,6 +150,7 @@ impl Session {
             pull_wait: waits.pull,
             check_wait: waits.gather,
             bytes_important: traffic.important_bytes,
+            bytes_overlapped,
             bytes_deferred: traffic.deferred_bytes,
             deferred_share: traffic.deferred_bytes as f64 / all.max(1) as f64,
             staleness: self.model.staleness(),
@@ -155,6 +168,7 @@ impl Session {
     /// As [`Self::step`].
     pub fn end_epoch(&mut self, mean_loss: f32) -> Result<&Decision> {
         self.check_running()?;
+        self.announced.check_none()?;
         let event = Event::EpochEnded { mean_loss: f64::from(mean_loss) };
         self.drive(event, &mut Tensors { parameters: &mut [], gradients: &[] })?;
         self.released = Moment::now();
@@ -168,6 +182,7 @@ impl Session {
     /// As [`Self::step`].
     pub fn drain(&mut self, parameters: &mut [&mut [f32]]) -> Result<()> {
         self.check_tensors(parameters)?;
+        self.announced.check_none()?;
         self.drive(Event::Drain, &mut Tensors { parameters, gradients: &[] })?;
         self.released = Moment::now();
         Ok(())
@@ -179,7 +194,7 @@ impl Session {
     /// As [`Self::step`]; [`Error::ReplicasDiffer`] if the comparison fails.
     pub fn finish(&mut self, parameters: &mut [&mut [f32]]) -> Result<()> {
         self.drain(parameters)?;
-        // Not of the step: under ASP, ranks may have made different numbers of them.
+        // Not of the step: with a server, ranks may have made different numbers of them.
         let mut print = Fingerprint::new(0);
         parameters.iter().for_each(|tensor| print.floats(tensor));
         let prints = self.exchange.gather(&[print.value()]);
@@ -202,6 +217,12 @@ impl Session {
     /// How many bytes may be deferred now, and why not more.
     pub fn decision(&self) -> &Decision {
         self.model.decision()
+    }
+
+    /// What the audit of this rank's shard has seen under the model that runs now; none while
+    /// ranks push, or if the model has no parameter server.
+    pub fn audit(&self) -> Option<AuditReport> {
+        self.exchange.audit()
     }
 
     /// The settings, with the model that runs now.

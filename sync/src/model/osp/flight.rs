@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::model::ReduceId;
 use crate::optimiser::StepSize;
 
 /// A reduction in the background.
@@ -22,6 +23,18 @@ pub(super) struct Ics {
     pub(super) slices: Vec<usize>,
     /// Sum of squares of what this rank gave to it; 0 where nobody asks for it.
     pub(super) own_squares: f64,
+}
+
+impl Ics {
+    /// The name of the reduction of this step. RS has the number before, and what a drain reduces
+    /// ahead of the step the one before that.
+    pub(super) fn id_of(step: u64) -> ReduceId {
+        3 * step + 2
+    }
+
+    pub(super) fn id(&self) -> ReduceId {
+        Self::id_of(self.step)
+    }
 }
 
 /// One slice's part of it.

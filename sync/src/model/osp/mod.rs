@@ -30,7 +30,7 @@
 //! A sum of n gradients is applied as n steps of the optimiser, each by their mean, at the rate of
 //! the step that sent it: momentum keeps its time scale. What a rank computes with is what `w` would
 //! be if all that is under way, then all that is carried, had its own gradients for averages;
-//! [`Merge`] says what of that outlives a merge. Bounds: no ICS is older than k steps; a gradient is
+//! [`IcsMerge`] says what of that outlives a merge. Bounds: no ICS is older than k steps; a gradient is
 //! in `w` at most 2k-1 steps after its own, one where k = 1. Bytes: a deferred slice is sent once in
 //! k steps. Memory: two more copies of the parameters. With k = 1 nothing is ever carried.
 
@@ -39,14 +39,14 @@ pub mod correction;
 mod flight;
 mod global;
 pub mod importance;
-mod measure;
+pub(crate) mod measure;
 mod stages;
 pub mod window;
 
 use std::collections::VecDeque;
 
 use super::check::{self, Fingerprint};
-use super::{Action, Event, Job, Memory, StepEnded, SyncModel, Tensors, Timing, Traffic};
+use super::{Action, Event, Job, Lane, Memory, StepEnded, SyncModel, Tensors, Timing, Traffic};
 use crate::config::require;
 use crate::error::Result;
 use crate::layout::{ELEMENT_BYTES, Granularity, Layout};
@@ -71,7 +71,7 @@ pub enum GibLag {
 /// What a rank's copy of a deferred slice keeps of the local steps that were made while its ICS was
 /// under way, once that is merged. The same thing where ICS spans one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Merge {
+pub enum IcsMerge {
     /// All of them: the merge changes the copy by what the averaged gradients differ from the
     /// rank's own. For plain descent: `x + (w_new - x when sent)`.
     Delta,
@@ -97,7 +97,7 @@ pub struct OspConfig {
     /// Steps that ICS spans, from 1 to 64: each is merged exactly so many steps after its own.
     pub span: u64,
     /// What remains of local steps at a merge.
-    pub merge: Merge,
+    pub merge: IcsMerge,
     /// Tensors with fewer elements are never deferred: they would save no time.
     pub min_deferred_len: usize,
     /// The unit of importance.
@@ -115,7 +115,7 @@ impl Default for OspConfig {
             gib_every: 1,
             lgp: Lgp::Local,
             span: 1,
-            merge: Merge::Delta,
+            merge: IcsMerge::Delta,
             min_deferred_len: 1024,
             granularity: Granularity::Slices { max_bytes: 16 * 1024 },
         }

@@ -13,10 +13,10 @@ fn variants(span: u64, share: f64) -> Vec<OspConfig> {
     let base = OspConfig { span, ..osp(share) };
     vec![
         base,
-        OspConfig { merge: Merge::Overwrite, ..base },
+        OspConfig { merge: IcsMerge::Overwrite, ..base },
         OspConfig { gib_lag: GibLag::Two, gib_every: 2, ..base },
         OspConfig { importance: Importance::Random, ..base },
-        OspConfig { importance: Importance::RoundRobin, merge: Merge::Overwrite, ..base },
+        OspConfig { importance: Importance::RoundRobin, merge: IcsMerge::Overwrite, ..base },
         OspConfig { lgp: Lgp::None, ..base },
         OspConfig { lgp: Lgp::Ema { gamma: 0.9, lambda: 0.5 }, ..base },
     ]
@@ -125,8 +125,11 @@ fn a_delta_merge_keeps_local_steps_and_an_overwrite_does_not() {
     };
     // Step 0 is reduced at once: no bitmap yet. Step 1 is sent, step 2 carried; at the end of step
     // 3 the average of step 1 is merged and the gradients of 2 and 3 are sent.
-    assert_eq!(run(Merge::Delta), [(-4.0, -4.0), (-12.0, -4.0), (-20.0, -4.0), (-24.0, -8.0)]);
-    assert_eq!(run(Merge::Overwrite), [(-4.0, -4.0), (-12.0, -4.0), (-20.0, -4.0), (-16.0, -8.0)]);
+    assert_eq!(run(IcsMerge::Delta), [(-4.0, -4.0), (-12.0, -4.0), (-20.0, -4.0), (-24.0, -8.0)]);
+    assert_eq!(
+        run(IcsMerge::Overwrite),
+        [(-4.0, -4.0), (-12.0, -4.0), (-20.0, -4.0), (-16.0, -8.0)]
+    );
 }
 
 /// With one rank and plain descent, the local copy of a delta merge is that of plain descent.

@@ -7,7 +7,7 @@ use super::correction::Guess;
 use super::flight::Ics;
 use super::global::{Update, mean_of};
 use super::importance::{Gib, Importance, random_score, turn_score};
-use super::{Action, GibLag, Merge, Osp, Stage, Tensors, Timing, check};
+use super::{Action, GibLag, IcsMerge, Lane, Osp, Stage, Tensors, Timing, check};
 use crate::optimiser::{StepSize, clip_scale, sum_of_squares};
 
 impl Osp {
@@ -16,7 +16,7 @@ impl Osp {
         let is_due = |ics: &Ics| ics.step + self.config.span <= self.step;
         match self.flights.queue.front().filter(|ics| is_due(ics)) {
             Some(ics) => {
-                self.actions.push_back(Action::Wait { id: 2 * ics.step + 1 });
+                self.actions.push_back(Action::Wait { id: ics.id() });
                 self.stage = Stage::WaitingIcs;
             }
             None => self.begin_rs(tensors),
@@ -26,7 +26,7 @@ impl Osp {
     /// The end of a step without a step after it: all that is under way, then all that was carried.
     pub(super) fn begin_drain(&mut self) {
         if let Some(ics) = self.flights.queue.front() {
-            self.actions.push_back(Action::Wait { id: 2 * ics.step + 1 });
+            self.actions.push_back(Action::Wait { id: ics.id() });
             self.stage = Stage::Draining;
             return;
         }
@@ -41,7 +41,7 @@ impl Osp {
             self.buffers[0] = data;
             self.stage = Stage::Idle;
         } else {
-            self.actions.push_back(Action::Reduce { id: 2 * self.step, data });
+            self.actions.push_back(Action::Reduce { id: 3 * self.step, data });
             self.stage = Stage::DrainingCarry;
         }
     }
@@ -135,7 +135,7 @@ impl Osp {
         if data.is_empty() {
             self.finish_rs(data, tensors);
         } else {
-            self.actions.push_back(Action::Reduce { id: 2 * self.step, data });
+            self.actions.push_back(Action::Reduce { id: 3 * self.step + 1, data });
             self.stage = Stage::WaitingRs;
         }
     }
@@ -174,8 +174,12 @@ impl Osp {
             self.buffers[1] = deferred;
         } else {
             let own_squares = self.squares(&deferred);
-            let id = 2 * self.step + 1;
-            self.actions.push_back(Action::StartReduce { id, data: deferred });
+            let id = Ics::id_of(self.step);
+            self.actions.push_back(Action::StartReduce {
+                id,
+                data: deferred,
+                lane: Lane::Background,
+            });
             self.flights.queue.push_back(Ics { step: self.step, size, slices: sent, own_squares });
         }
         self.last_size = size;
@@ -204,8 +208,8 @@ impl Osp {
             return;
         }
         match self.config.merge {
-            Merge::Delta => self.flights.show(index, flat, &deferred[start..], count),
-            Merge::Overwrite => self.flights.show(index, flat, gradient, 1),
+            IcsMerge::Delta => self.flights.show(index, flat, &deferred[start..], count),
+            IcsMerge::Overwrite => self.flights.show(index, flat, gradient, 1),
         }
         self.guess(index, update, target);
     }
