@@ -19,6 +19,9 @@ Examples:
       4 ranks on this host train on the embedded digits, under BSP and then under OSP
   syncline train --models bsp,osp,asp --seeds 1,2,3,4,5 --json results.json
       three models, five seeds each; the table shows mean and standard deviation
+  syncline train --models bsp,ddp,mg-wfbp,bsp-buckets,osp
+      BSP with reductions after the backward pass; during it, in buckets as DDP cuts them, as
+      MG-WFBP does, or as ends first by measured times; and OSP
   syncline train --link-rate 100mbit --link-latency 200us
       the same over a slower link
   syncline train --link-rate none --transport shm

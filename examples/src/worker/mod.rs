@@ -68,6 +68,17 @@ pub trait Synchroniser {
     /// Communication failed.
     fn start(&mut self, parameters: &mut [Tensor]) -> Result<(), BoxError>;
 
+    /// Takes in a gradient that [`Self::step`] will get too, while the backward pass goes on. Does
+    /// not wait for anybody. Those who do not overlap take no notice.
+    ///
+    /// # Errors
+    ///
+    /// Communication failed.
+    fn gradient_ready(&mut self, tensor: usize, gradient: &[f32]) -> Result<(), BoxError> {
+        let _ = (tensor, gradient);
+        Ok(())
+    }
+
     /// Ends a step: `parameters` become those of the next step, by the `gradients` of all ranks,
     /// each the mean over its batch, and by learning rate `lr`. `loss` is this rank's. May use
     /// `gradients` as scratch.
@@ -310,14 +321,19 @@ impl Trainer<'_> {
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }
-        let loss = self.gradients_of(indices);
+        let mut told = Ok(());
+        let loss = self.gradients_of(indices, &mut |tensor, gradient| {
+            if told.is_ok() {
+                told = sync.gradient_ready(tensor, gradient);
+            }
+        });
         let computed = Instant::now();
         if !loss.is_finite() {
             return Err(WorkerError::Diverged { epoch, step, lr });
         }
         let (parameters, gradients) = (&mut self.parameters, &mut self.gradients);
-        let cost = sync
-            .step(loss, parameters, gradients, lr)
+        let cost = told
+            .and_then(|()| sync.step(loss, parameters, gradients, lr))
             .map_err(failed(epoch, "synchronise a step"))?;
         self.sync_times_us.push(computed.elapsed().as_secs_f32() * 1e6);
         self.compute += computed - started;
@@ -325,16 +341,16 @@ impl Trainer<'_> {
         Ok(loss)
     }
 
-    fn gradients_of(&mut self, indices: &[usize]) -> f32 {
+    fn gradients_of(&mut self, indices: &[usize], on_ready: &mut dyn FnMut(usize, &[f32])) -> f32 {
         let Self { data, network, parameters, gradients, images, labels, .. } = self;
         data.gather(&data.train, indices.iter().copied(), images, labels);
-        network.loss_and_gradients(parameters, images, labels, gradients)
+        network.loss_and_gradients_with(parameters, images, labels, gradients, on_ready)
     }
 
     /// Computes gradients once for nothing, so that all memory is there when the clock starts.
     fn warm_up(&mut self) {
         let indices: Vec<usize> = (0..self.spec.batch as usize).collect();
-        self.gradients_of(&indices);
+        self.gradients_of(&indices, &mut |_, _| {});
     }
 
     fn charge(&mut self, cost: StepCost) {
