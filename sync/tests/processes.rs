@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use syncline::comm::testing::free_port;
 use syncline::{
-    BudgetRule, Communicator, Error, Granularity, ModelKind, OspConfig, Session, SessionConfig,
-    TensorSpec,
+    BudgetRule, Communicator, Error, Granularity, ModelKind, OspConfig, OspServerConfig, Session,
+    SessionConfig, TensorSpec,
 };
 
 const RANKS: u32 = 3;
@@ -20,12 +20,16 @@ const MODEL: &str = "SYNCLINE_TEST_MODEL";
 const CRASH: &str = "SYNCLINE_TEST_CRASH";
 
 fn config(name: &str) -> SessionConfig {
+    let defer = |osp| OspConfig {
+        budget: BudgetRule::fixed(0.7),
+        granularity: Granularity::Slices { max_bytes: 1000 },
+        ..osp
+    };
     let model = match name.parse().expect("a model") {
-        ModelKind::Osp(osp) => ModelKind::Osp(OspConfig {
-            budget: BudgetRule::fixed(0.7),
-            granularity: Granularity::Slices { max_bytes: 1000 },
-            ..osp
-        }),
+        ModelKind::Osp(osp) => ModelKind::Osp(defer(osp)),
+        ModelKind::OspServer(server) => {
+            ModelKind::OspServer(OspServerConfig { osp: defer(server.osp), ..server })
+        }
         model => model,
     };
     SessionConfig { model, check_every: 5, ..SessionConfig::default() }
@@ -51,7 +55,8 @@ fn train(world: &Communicator, config: &SessionConfig, place: &str) -> syncline:
     let next = match config.model {
         ModelKind::Asp(_) => "bsp",
         ModelKind::Bsp => "osp",
-        ModelKind::Osp(_) => "asp",
+        ModelKind::Osp(_) => "osp-ps",
+        ModelKind::OspServer(_) => "asp",
     };
     let crash_at = |here: &str| {
         if place == here {
@@ -132,10 +137,10 @@ fn run(name: &str, crash: &str) -> Vec<String> {
 
 #[test]
 fn processes_end_with_the_same_bits() {
-    for name in ["bsp", "osp", "asp"] {
+    for name in ["bsp", "osp", "osp-ps", "asp"] {
         let ends = run(name, "");
         assert!(ends.iter().all(|end| *end == ends[0]), "{name}: {ends:?}");
-        // OSP is what the second starts with, and what the first switches to.
+        // All others defer before or after their switch.
         assert_eq!(ends[0].ends_with(" deferred 0"), name == "asp", "{ends:?}");
     }
 }
@@ -143,7 +148,7 @@ fn processes_end_with_the_same_bits() {
 #[test]
 fn a_rank_that_ends_is_a_lost_peer_to_all_others() {
     for place in ["step", "switch", "drain"] {
-        for name in ["bsp", "osp", "asp"] {
+        for name in ["bsp", "osp", "osp-ps", "asp"] {
             let ends = run(name, &format!("1 {place}"));
             assert_eq!(ends, ["end PeerLost", "none", "end PeerLost"], "{name}, {place}");
         }
