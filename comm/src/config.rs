@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `SYNCLINE_TRANSPORT` | `auto`, `shm` or `tcp` between ranks of one host | `auto` |
 //! | `SYNCLINE_ALGORITHM` | force one algorithm where it applies (`ring`, `direct`, `node`, …) | by cost |
+//! | `SYNCLINE_CALIBRATE` | `0`: links between hosts are not measured at the start | 1 |
 //! | `SYNCLINE_TIMEOUT_S` | deadline of every call | 300 |
 //! | `SYNCLINE_CONNECT_TIMEOUT_S` | deadline of joining | 60 |
 //! | `SYNCLINE_PEER_TIMEOUT_S` | silence after which a rank is lost | 20 |
@@ -158,6 +159,9 @@ pub struct Config {
     pub pacing: Option<Pacing>,
     /// Use this algorithm wherever it applies.
     pub algorithm: Option<Algorithm>,
+    /// Whether links between hosts are measured when the job starts, so that algorithms are
+    /// chosen for them. Else they are taken for 10 Gbit/s.
+    pub calibrates: bool,
     /// TCP connections per pair.
     pub rails: u32,
     /// Deadline of every call.
@@ -221,6 +225,14 @@ impl Config {
             },
             pacing,
             algorithm,
+            calibrates: match env.text("SYNCLINE_CALIBRATE") {
+                None | Some("1") => true,
+                Some("0") => false,
+                Some(text) => {
+                    let text = format!("SYNCLINE_CALIBRATE={text:?} is neither 0 nor 1");
+                    return Err(Error::new(ErrorKind::Config, text));
+                }
+            },
             rails: env.parsed("SYNCLINE_RAILS")?.unwrap_or(1),
             timeout: seconds("SYNCLINE_TIMEOUT_S", 300.0)?,
             connect_timeout: seconds("SYNCLINE_CONNECT_TIMEOUT_S", 60.0)?,
@@ -237,6 +249,7 @@ impl Config {
             transport: TransportChoice::Auto,
             pacing: None,
             algorithm: None,
+            calibrates: true,
             rails: 1,
             timeout: Duration::from_secs(300),
             connect_timeout: Duration::from_secs(60),
@@ -260,10 +273,11 @@ impl Config {
     /// What all ranks must have alike, as text, to be compared when they meet.
     pub(crate) fn agreement(&self) -> String {
         format!(
-            "world_size={} transport={} algorithm={} rails={} link_rate={}",
+            "world_size={} transport={} algorithm={} calibrates={} rails={} link_rate={}",
             self.place.world_size,
             self.transport.name(),
             self.algorithm.map_or("auto", Algorithm::name),
+            self.calibrates,
             self.rails,
             self.pacing.map_or_else(|| "none".to_owned(), |p| p.rate.to_string()),
         )

@@ -8,10 +8,11 @@ use crate::error::{Error, Result};
 use crate::time::now;
 use crate::transport::shm::NodeSegment;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use syncline_proto::call::Call;
 use syncline_proto::collective::topology::Topology;
+use syncline_proto::collective::tuning::LinkCost;
 use syncline_proto::fault::Fault;
 use syncline_proto::id::Rank;
 
@@ -30,6 +31,8 @@ pub(crate) struct Job {
     pub(crate) topology: Topology,
     pub(crate) segment: Option<Arc<NodeSegment>>,
     pub(crate) transport_names: Vec<&'static str>,
+    /// What links between hosts cost, once measured.
+    pub(crate) links: OnceLock<LinkCost>,
     control: Option<Arc<ControlPlane>>,
     hub: Mutex<Option<HubThread>>,
     peers: Vec<Peer>,
@@ -50,6 +53,7 @@ impl Job {
             topology,
             segment,
             transport_names,
+            links: OnceLock::new(),
             control,
             hub: Mutex::new(hub),
             peers,
@@ -111,7 +115,10 @@ impl Drop for Job {
             }
         }
         self.driver.close();
-        self.control = None;
+        // The engine holds it too.
+        if let Some(control) = self.control.take() {
+            control.close();
+        }
         let hub = self.hub.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut hub) = hub {
             hub.join(now() + HUB_TIME);

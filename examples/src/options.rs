@@ -124,6 +124,10 @@ pub struct TrainOptions {
     #[arg(long, default_value = "0", value_parser = parse_latency, value_name = "TIME")]
     pub link_latency: Duration,
 
+    /// Serve metrics for Prometheus while training: rank R on port P + R of 127.0.0.1
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=65_472), value_name = "P")]
+    pub metrics_port: Option<u16>,
+
     /// Write results as JSON; - means standard output, and moves the table to standard error
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -228,6 +232,7 @@ impl TrainOptions {
             transport: self.transport,
             link_rate: self.link_rate,
             link_latency: self.link_latency,
+            metrics_port: self.metrics_port,
         }
     }
 }

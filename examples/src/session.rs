@@ -3,8 +3,10 @@
 //! Owns the translation between the trainer's tensors and the session's slices, and the count of
 //! bytes and waits. Called by a rank of `syncline train`.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use syncline::metrics::{Metrics, MetricsServer};
 use syncline::{
     Adam, Communicator, Config, LinkRate, ModelKind, Optimiser, Pacing, ReduceOp, Session,
     SessionConfig, Sgd, TensorSpec, TransportChoice,
@@ -21,6 +23,7 @@ pub struct SessionSynchroniser {
     communicator: Communicator,
     config: SessionConfig,
     session: Option<Session>,
+    metrics: Option<(Arc<Metrics>, MetricsServer)>,
     is_paced: bool,
     bytes_seen: u64,
     /// Of this epoch's steps.
@@ -46,9 +49,14 @@ impl SessionSynchroniser {
             latency: spec.link_latency,
         });
         let model: ModelKind = spec.model.name().parse()?;
+        let is_paced = config.pacing.is_some();
+        let communicator = Communicator::connect(config)?;
+        let rank = communicator.rank();
+        let metrics = spec.metrics_port.map(|port| serve_metrics(port, rank)).transpose()?;
         Ok(Self {
-            is_paced: config.pacing.is_some(),
-            communicator: Communicator::connect(config)?,
+            is_paced,
+            communicator,
+            metrics,
             config: SessionConfig {
                 model,
                 optimiser: optimiser(spec),
@@ -107,6 +115,9 @@ impl Synchroniser for SessionSynchroniser {
         let gradients: Vec<&[f32]> = gradients.iter().map(|tensor| &tensor.data[..]).collect();
         let mut parameters = slices_mut(parameters);
         let report = self.session()?.step(&mut parameters, &gradients, lr, loss)?;
+        if let Some((metrics, _)) = &self.metrics {
+            metrics.observe(self.config.model.name(), &report, loss.into());
+        }
         self.deferred_bytes += report.bytes_deferred;
         self.all_bytes += report.bytes_deferred + report.bytes_important;
         let exposed_ns = u64::try_from(report.exposed.as_nanos()).unwrap_or(u64::MAX);
@@ -134,6 +145,14 @@ impl Synchroniser for SessionSynchroniser {
         let exposed_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Ok(StepCost { exposed_ns, bytes_sent: self.bytes_since() })
     }
+}
+
+fn serve_metrics(first: u16, rank: u32) -> Result<(Arc<Metrics>, MetricsServer), BoxError> {
+    let metrics = Arc::new(Metrics::new(rank));
+    let port = u16::try_from(u32::from(first) + rank)?;
+    let server = MetricsServer::start(port, Arc::clone(&metrics))
+        .map_err(|error| format!("cannot serve metrics on port {port}: {error}"))?;
+    Ok((metrics, server))
 }
 
 fn optimiser(spec: &RunSpec) -> Optimiser {

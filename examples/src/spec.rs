@@ -106,6 +106,9 @@ pub struct RunSpec {
     pub link_rate: LinkRate,
     /// Added to every message's way.
     pub link_latency: Duration,
+    /// Where rank 0 serves metrics; each other rank does so as many ports on as its number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics_port: Option<u16>,
 }
 
 impl RunSpec {
@@ -194,6 +197,7 @@ pub(crate) mod tests {
             transport: TransportKind::Auto,
             link_rate: LinkRate { bytes_per_s: Some(25_000_000) },
             link_latency: Duration::ZERO,
+            metrics_port: None,
         }
     }
 

@@ -50,6 +50,8 @@ pub enum Stdin {
 pub struct Job {
     program: OsString,
     args: Vec<OsString>,
+    /// What starts the program, word by word.
+    wrap: Vec<OsString>,
     world_size: u32,
     variables: Vec<(OsString, OsString)>,
     output: Output,
@@ -71,6 +73,7 @@ impl Job {
         Self {
             program: program.into(),
             args: Vec::new(),
+            wrap: Vec::new(),
             world_size,
             variables: Vec::new(),
             output: Output::Forward { tag: false },
@@ -88,6 +91,14 @@ impl Job {
     /// Adds arguments, the same for every rank.
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Puts a command before the program, in whose words `{rank}` becomes the rank's number:
+    /// `ip netns exec host{rank}`, say. It must replace itself by the program; what it starts
+    /// beside itself, signals reach by the process group.
+    pub fn wrap(mut self, words: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.wrap = words.into_iter().map(Into::into).collect();
         self
     }
 
@@ -353,11 +364,22 @@ fn start_rank(job: &Job, variables: &JobVariables, rank: u32) -> Result<Child, L
         Stdin::FirstRank if rank == 0 => Stdio::inherit(),
         Stdin::FirstRank | Stdin::Null => Stdio::null(),
     };
-    let mut command = Command::new(&job.program);
-    command.args(&job.args).stdin(inlet).stdout(outlet()).stderr(outlet());
+    let mut words = job.wrap.iter().map(|word| numbered(word, rank)).collect::<Vec<_>>();
+    words.push(job.program.clone());
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).args(&job.args);
+    command.stdin(inlet).stdout(outlet()).stderr(outlet());
     command.envs(job.variables.iter().map(|(name, value)| (name, value)));
     command.envs(variables.for_rank(rank));
-    spawn_rank(&mut command).map_err(|source| LaunchError::spawn(&job.program, rank, source))
+    spawn_rank(&mut command).map_err(|source| LaunchError::spawn(&words[0], rank, source))
+}
+
+/// `word` with the rank's number in place of `{rank}`.
+fn numbered(word: &OsStr, rank: u32) -> OsString {
+    match word.to_str() {
+        Some(text) => text.replace("{rank}", &rank.to_string()).into(),
+        None => word.to_owned(),
+    }
 }
 
 fn take_sources(rank: u32, child: &mut Child, logs: Option<(File, File)>) -> Vec<Source> {

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 use crate::layout::{ELEMENT_BYTES, Granularity};
+pub use crate::model::diloco::DilocoConfig;
+pub use crate::model::local_sgd::LocalSgdConfig;
 use crate::model::osp::budget::BudgetRule;
 use crate::model::osp::correction::Lgp;
 pub use crate::model::osp::{GibLag, OspConfig};
@@ -21,13 +23,15 @@ pub struct SessionConfig {
     pub optimiser: Optimiser,
     /// Largest norm of an averaged gradient over all tensors; a longer one is scaled down to it.
     /// Under OSP, deferred slices count with their last known gradient; under the server models,
-    /// each worker clips its own gradient.
+    /// each worker clips its own gradient, as each rank does under local SGD and DiLoCo.
     pub clip_norm: Option<f32>,
     /// Fixes whatever the model draws at random.
     pub seed: u64,
     /// Steps from one comparison of all replicas to the next; 0 for none. A comparison reads the
     /// parameters once and exchanges 8 bytes.
     pub check_every: u64,
+    /// Whether the model runs under audit ([`crate::audit`]): it fails where it breaks a rule.
+    pub audits: bool,
 }
 
 impl Default for SessionConfig {
@@ -38,6 +42,7 @@ impl Default for SessionConfig {
             clip_norm: None,
             seed: 0,
             check_every: 100,
+            audits: false,
         }
     }
 }
@@ -49,6 +54,10 @@ pub enum ModelKind {
     Asp(AspConfig),
     /// Bulk synchronous parallel.
     Bsp,
+    /// Streaming DiLoCo: local steps, with fragments of the model averaged while they go on.
+    Diloco(DilocoConfig),
+    /// Local SGD: local steps, with parameters averaged now and then.
+    LocalSgd(LocalSgdConfig),
     /// Overlapped synchronous parallel, in its all-reduce form.
     Osp(OspConfig),
 }
@@ -59,6 +68,8 @@ impl ModelKind {
         match self {
             Self::Asp(_) => "asp",
             Self::Bsp => "bsp",
+            Self::Diloco(_) => "diloco",
+            Self::LocalSgd(_) => "local-sgd",
             Self::Osp(_) => "osp",
         }
     }
@@ -80,8 +91,13 @@ impl FromStr for ModelKind {
         match name {
             "asp" => Ok(Self::Asp(AspConfig::default())),
             "bsp" => Ok(Self::Bsp),
+            "diloco" => Ok(Self::Diloco(DilocoConfig::default())),
+            "local-sgd" => Ok(Self::LocalSgd(LocalSgdConfig::default())),
             "osp" => Ok(Self::Osp(OspConfig::default())),
-            _ => Err(Error::Config { reason: format!("no sync model '{name}'; asp, bsp, osp") }),
+            _ => {
+                let reason = format!("no sync model '{name}'; asp, bsp, diloco, local-sgd, osp");
+                Err(Error::Config { reason })
+            }
         }
     }
 }
@@ -131,6 +147,8 @@ impl SessionConfig {
         require(limit.is_finite() && limit > 0.0, "the clipped norm is above 0", limit)?;
         match &self.model {
             ModelKind::Asp(_) | ModelKind::Bsp => Ok(()),
+            ModelKind::Diloco(diloco) => diloco.validate(),
+            ModelKind::LocalSgd(local) => local.validate(),
             ModelKind::Osp(osp) => validate_osp(osp),
         }
     }
@@ -175,7 +193,7 @@ mod tests {
 
     #[test]
     fn defaults_are_valid() {
-        for name in ["asp", "bsp", "osp"] {
+        for name in ["asp", "bsp", "diloco", "local-sgd", "osp"] {
             let model: ModelKind = name.parse().unwrap();
             assert_eq!(model.name(), name);
             SessionConfig { model, ..Default::default() }.validate().unwrap();

@@ -39,9 +39,10 @@ pub enum Error {
         /// The ranks that are in the minority.
         ranks: Vec<u32>,
     },
-    /// A message to or from the parameter server that breaks its protocol.
+    /// A message to or from the parameter server, or an action of a model under audit, that breaks
+    /// the protocol.
     Protocol {
-        /// Who sent what.
+        /// Who sent or did what.
         reason: String,
     },
     /// Replicas that must be equal are not: a rank ran other code or settings, or its memory is
@@ -68,7 +69,7 @@ impl fmt::Display for Error {
                 "ranks disagree: {what} of ranks {ranks:?} differs from that of the others; \
                  all must start the session with equal tensors and settings"
             ),
-            Self::Protocol { reason } => write!(f, "parameter server: {reason}"),
+            Self::Protocol { reason } => write!(f, "sync protocol broken: {reason}"),
             Self::ReplicasDiffer { step, ranks } => write!(
                 f,
                 "replicas differ after step {step}: ranks {ranks:?} hold other bits than the \

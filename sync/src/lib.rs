@@ -7,6 +7,8 @@
 //! |---|---|---|
 //! | [`ModelKind::Bsp`] | all gradients of all ranks | the network is fast; as the reference |
 //! | [`ModelKind::Osp`] | the important gradients; the rest follow during the next step | the network is slow |
+//! | [`ModelKind::LocalSgd`] | nothing; every so many steps, an average of all parameters | an average a step costs too much |
+//! | [`ModelKind::Diloco`] | nothing, while its averages hide behind steps | the network is very slow |
 //! | [`ModelKind::Asp`] | its own round trip to the parameter server | ranks differ in speed, and accuracy may suffer |
 //!
 //! - **Numbers.** Each step returns a [`StepReport`]; [`RunStats`] makes means and tails of them.
@@ -15,16 +17,20 @@
 //! - **Under it** is [`comm`], whose names are here too: [`Communicator`] and what belongs to it.
 //! - **Policies** without I/O, for rates, switches and stragglers: [`policy`]; what to reduce
 //!   together: [`bucket`].
+//! - **Audits**: rules that a running model keeps, or fails: [`audit`].
 //! - **Studies** without a network: [`lockstep`].
 
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod bucket;
 mod clock;
 pub mod config;
 mod error;
 pub mod layout;
 pub mod lockstep;
+#[cfg(feature = "prometheus")]
+pub mod metrics;
 pub mod model;
 mod optimiser;
 pub mod policy;
@@ -33,9 +39,13 @@ mod report;
 pub mod server;
 mod session;
 
-pub use config::{AspConfig, AspRate, GibLag, ModelKind, OspConfig, Pull, SessionConfig};
+pub use config::{
+    AspConfig, AspRate, DilocoConfig, GibLag, LocalSgdConfig, ModelKind, OspConfig, Pull,
+    SessionConfig,
+};
 pub use error::{Error, Result};
 pub use layout::{Granularity, Layout, TensorSpec};
+pub use model::diloco::{FragmentCut, Merge};
 pub use model::osp::budget::{BudgetRule, Ceiling, Decision, Limit, UmaxModel};
 pub use model::osp::correction::Lgp;
 pub use model::osp::importance::Importance;

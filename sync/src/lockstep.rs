@@ -2,12 +2,14 @@
 //! computed, not measured.
 //!
 //! Owns the exchange that a communicator would do, and the trainer's tensors of every rank. Never
-//! changes what a model decides: the models are those of the session. Called by tests, which
-//! check invariants here without a process or a socket, and by studies of accuracy.
+//! changes what a model decides: the models are those of the session, under audit in debug builds.
+//! Called by tests, which check invariants here without a process or a socket, and by studies of
+//! accuracy.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use crate::audit::{Audited, Rules};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
 use crate::layout::{ELEMENT_BYTES, Layout, TensorSpec};
@@ -47,7 +49,7 @@ pub struct Lockstep<M = Box<dyn SyncModel>> {
 
 #[derive(Debug)]
 struct Replica<M> {
-    model: M,
+    model: Audited<M>,
     parameters: TensorList,
     gradients: TensorList,
     /// The action that waits for other ranks.
@@ -89,12 +91,14 @@ impl<M: SyncModel> Lockstep<M> {
             let memory = Memory::new(&config.optimiser, range.len());
             Shard::new(rank, world_size, config.optimiser, flat[range].to_vec(), memory)
         };
+        let is_audited = cfg!(debug_assertions) || config.audits;
+        let rules = is_audited.then(|| Rules::of(config, layout.len())).flatten();
         let replica = |rank| {
             let mut parameters = parameters.clone();
             let tensors: Vec<&mut [f32]> = parameters.iter_mut().map(Vec::as_mut_slice).collect();
             let model = build(Job::new(rank, world_size, config), &tensors);
             Replica {
-                model,
+                model: Audited::new(model, rules),
                 parameters,
                 gradients: Vec::new(),
                 blocked: None,
@@ -182,19 +186,19 @@ impl<M: SyncModel> Lockstep<M> {
 
     /// The model of `rank`.
     pub fn model(&self, rank: usize) -> &M {
-        &self.ranks[rank].model
+        self.ranks[rank].model.model()
     }
 
     /// The model of `rank`, to break it.
     #[cfg(test)]
     pub(crate) fn model_mut(&mut self, rank: usize) -> &mut M {
-        &mut self.ranks[rank].model
+        self.ranks[rank].model.model_mut()
     }
 
     /// The model of `rank`, out of the harness.
     #[cfg(test)]
     pub(crate) fn into_model(mut self, rank: usize) -> M {
-        self.ranks.swap_remove(rank).model
+        self.ranks.swap_remove(rank).model.into_model()
     }
 
     /// Time that `rank` spent blocked in the last step.
@@ -234,7 +238,7 @@ impl<M: SyncModel> Lockstep<M> {
                         self.ranks[rank].replies[server as usize].push_back(message);
                     }
                 }
-                Action::StartReduce { id, data } => {
+                Action::StartReduce { id, data, .. } => {
                     let count = self.ranks.len();
                     let parts = self.started.entry(id).or_insert_with(|| vec![None; count]);
                     assert!(parts[rank].replace(data).is_none(), "reduction {id} started twice");

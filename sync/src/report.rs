@@ -30,6 +30,8 @@ pub struct StepReport {
     pub check_wait: Duration,
     /// Bytes of gradient that the step waited for.
     pub bytes_important: u64,
+    /// Of these, what was on its way before the backward pass was over.
+    pub bytes_overlapped: u64,
     /// Bytes of gradient that are exchanged during the next step.
     pub bytes_deferred: u64,
     /// The latter's share of both.
@@ -159,6 +161,7 @@ mod tests {
             pull_wait: ms(0),
             check_wait: ms(0),
             bytes_important: 60,
+            bytes_overlapped: 0,
             bytes_deferred: 20,
             deferred_share: 0.25,
             staleness,

@@ -125,7 +125,8 @@ fn train(digits: &Digits, model: ModelKind, setting: Setting, seed: u64) -> (f64
     let (order, test) = order.split_at_mut(TRAIN);
     let start = initial(&mut random);
     let optimiser = Sgd::default().into();
-    let config = SessionConfig { model, optimiser, seed, check_every: 0, clip_norm: None };
+    let config =
+        SessionConfig { model, optimiser, seed, check_every: 0, ..SessionConfig::default() };
     let mut job = Lockstep::new(&config, ranks, &start).expect("valid settings");
     let zeros: TensorList = start.iter().map(|tensor| vec![0.0; tensor.len()]).collect();
     let mut gradients = vec![zeros; ranks as usize];

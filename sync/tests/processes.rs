@@ -28,7 +28,7 @@ fn config(name: &str) -> SessionConfig {
         }),
         model => model,
     };
-    SessionConfig { model, check_every: 5, ..SessionConfig::default() }
+    SessionConfig { model, check_every: 5, audits: true, ..SessionConfig::default() }
 }
 
 /// One rank: trains, and prints a line with the sum of its final parameters' bits, or its error.
@@ -51,7 +51,7 @@ fn train(world: &Communicator, config: &SessionConfig, place: &str) -> syncline:
     let next = match config.model {
         ModelKind::Asp(_) => "bsp",
         ModelKind::Bsp => "osp",
-        ModelKind::Osp(_) => "asp",
+        _ => "asp",
     };
     let crash_at = |here: &str| {
         if place == here {
@@ -132,18 +132,22 @@ fn run(name: &str, crash: &str) -> Vec<String> {
 
 #[test]
 fn processes_end_with_the_same_bits() {
-    for name in ["bsp", "osp", "asp"] {
+    for name in ["bsp", "osp", "asp", "local-sgd", "diloco"] {
         let ends = run(name, "");
         assert!(ends.iter().all(|end| *end == ends[0]), "{name}: {ends:?}");
-        // OSP is what the second starts with, and what the first switches to.
-        assert_eq!(ends[0].ends_with(" deferred 0"), name == "asp", "{ends:?}");
+        // What BSP switches to defers, too.
+        assert_eq!(
+            ends[0].ends_with(" deferred 0"),
+            matches!(name, "asp" | "local-sgd"),
+            "{ends:?}"
+        );
     }
 }
 
 #[test]
 fn a_rank_that_ends_is_a_lost_peer_to_all_others() {
     for place in ["step", "switch", "drain"] {
-        for name in ["bsp", "osp", "asp"] {
+        for name in ["bsp", "osp", "asp", "local-sgd", "diloco"] {
             let ends = run(name, &format!("1 {place}"));
             assert_eq!(ends, ["end PeerLost", "none", "end PeerLost"], "{name}, {place}");
         }

@@ -3,7 +3,8 @@
 //! Owns the choice of an algorithm, which depends only on what all ranks have alike, and the
 //! sequence numbers. Never waits.
 
-use super::{Communicator, Inner};
+use super::{Communicator, Inner, calibrate};
+use crate::config::Config;
 use crate::engine::{Body, Done, Launch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::LocalSlice;
@@ -25,6 +26,9 @@ use syncline_proto::id::Rank;
 const CHUNK_BYTES: u64 = 256 << 10;
 /// Chunks of messages that must let urgent ones pass, or that go over a slow link.
 const CHUNK_BYTES_SMALL: u64 = 32 << 10;
+
+/// Links below this rate get small chunks: 1 Gbit/s.
+const SLOW_BYTES_PER_S: u64 = 125_000_000;
 
 /// What a paced message costs beside its bytes: both ends sleep and are woken for it.
 const PACED_LATENCY_NS: u64 = 200_000;
@@ -119,7 +123,11 @@ impl Inner {
     /// What messages cost, as far as all ranks know it alike.
     fn links(&self) -> LinkCost {
         let links = LinkCost::default();
-        let Some(pacing) = self.job.config.pacing else { return links };
+        let Config { pacing, calibrates, .. } = self.job.config;
+        let Some(pacing) = pacing else {
+            let before = if calibrates { calibrate::unknown() } else { links };
+            return *self.job.links.get().unwrap_or(&before);
+        };
         let latency = u64::try_from(pacing.latency.as_nanos()).unwrap_or(u64::MAX);
         let paced = Link {
             latency_ns: latency.saturating_add(PACED_LATENCY_NS),
@@ -191,7 +199,10 @@ impl Inner {
     }
 
     pub(super) fn chunk_len(&self, dtype: DType) -> u64 {
-        let is_slow = self.job.config.pacing.is_some() || self.class == Class::Background;
+        let has_slow_links =
+            self.job.links.get().is_some_and(|links| links.remote.bytes_per_s < SLOW_BYTES_PER_S);
+        let is_slow =
+            has_slow_links || self.job.config.pacing.is_some() || self.class == Class::Background;
         let bytes = if is_slow { CHUNK_BYTES_SMALL } else { CHUNK_BYTES };
         bytes / dtype.size() as u64
     }

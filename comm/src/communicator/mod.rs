@@ -1,5 +1,6 @@
 //! The public face: a group of ranks and what they do together.
 
+mod calibrate;
 mod call;
 mod collectives;
 mod point_to_point;
@@ -90,7 +91,13 @@ impl Communicator {
             job,
         };
         inner.open_lane();
-        Ok(Self(Arc::new(inner)))
+        let world = Self(Arc::new(inner));
+        let job = &world.0.job;
+        if job.topology.host_count() > 1 && job.config.pacing.is_none() && job.config.calibrates {
+            let links = world.measure_links()?;
+            job.links.set(links).expect("links are measured once");
+        }
+        Ok(world)
     }
 
     /// This process's number, `0..world_size`.

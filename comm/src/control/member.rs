@@ -8,7 +8,7 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use syncline_proto::fault::Fault;
@@ -29,6 +29,7 @@ pub(crate) struct ControlPlane {
     rank: Rank,
     inbox: Arc<Inbox>,
     commands: Sender<MemberInput>,
+    is_over: Arc<AtomicBool>,
     waker: Arc<Waker>,
     calls: Arc<AtomicU64>,
     next_round: AtomicU32,
@@ -46,6 +47,7 @@ impl ControlPlane {
         let (commands, orders) = channel();
         let inbox = Arc::new(Inbox::default());
         let calls = Arc::new(AtomicU64::new(0));
+        let is_over = Arc::new(AtomicBool::new(false));
         let thread = Thread {
             poll,
             framed: Some(Framed::new(stream)),
@@ -53,9 +55,11 @@ impl ControlPlane {
             orders,
             inbox: Arc::clone(&inbox),
             calls: Arc::clone(&calls),
+            is_over: Arc::clone(&is_over),
+            _waker: Arc::clone(&waker),
         };
         std::thread::Builder::new().name("syncline-member".into()).spawn(move || thread.run())?;
-        Ok(Self { rank, inbox, commands, waker, calls, next_round: AtomicU32::new(0) })
+        Ok(Self { rank, inbox, commands, is_over, waker, calls, next_round: AtomicU32::new(0) })
     }
 
     /// What was heard.
@@ -102,6 +106,18 @@ impl ControlPlane {
         let _ = self.commands.send(input);
         let _ = self.waker.wake();
     }
+
+    /// Hangs up, as soon as what was said has left: the hub waits for it when the job ends.
+    pub(crate) fn close(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        let _ = self.waker.wake();
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 struct Thread {
@@ -111,6 +127,9 @@ struct Thread {
     orders: Receiver<MemberInput>,
     inbox: Arc<Inbox>,
     calls: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+    /// A waker that is dropped takes with it what it has just said.
+    _waker: Arc<Waker>,
 }
 
 impl Thread {
@@ -118,7 +137,9 @@ impl Thread {
     fn run(mut self) {
         let mut events = Events::with_capacity(8);
         loop {
-            let orphaned = self.take_orders();
+            // Looked at before the orders, so that none that came earlier is left.
+            let is_over = self.is_over.load(Ordering::SeqCst);
+            self.take_orders();
             self.member.handle_input(now(), MemberInput::Calls(self.calls.load(Ordering::Relaxed)));
             self.listen();
             self.member.handle_timeout(now());
@@ -127,7 +148,7 @@ impl Thread {
             if let Err(error) = framed.flush() {
                 self.lose(&error);
             }
-            if orphaned {
+            if is_over {
                 return;
             }
             let wait = self.member.poll_timeout().map(|at| at.since(now()));
@@ -138,14 +159,9 @@ impl Thread {
         }
     }
 
-    /// Whether nobody is left to give any.
-    fn take_orders(&mut self) -> bool {
-        loop {
-            match self.orders.try_recv() {
-                Ok(order) => self.member.handle_input(now(), order),
-                Err(std::sync::mpsc::TryRecvError::Empty) => return false,
-                Err(std::sync::mpsc::TryRecvError::Disconnected) => return true,
-            }
+    fn take_orders(&mut self) {
+        while let Ok(order) = self.orders.try_recv() {
+            self.member.handle_input(now(), order);
         }
     }
 

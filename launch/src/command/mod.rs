@@ -4,5 +4,6 @@ pub mod info;
 pub mod perf;
 pub mod report;
 pub mod run;
+pub(crate) mod start;
 pub mod train;
 pub mod tune;

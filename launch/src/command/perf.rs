@@ -4,6 +4,7 @@
 //! by [`crate::cli`]; each rank is this program again, with the hidden flag `--as-rank`.
 
 use crate::cli::{EXIT_FAILED, EXIT_USAGE};
+use crate::command::start::StartArgs;
 use crate::{Job, Output, Report as JobReport, SignalWatch, Stream};
 use clap::Args;
 use std::fs::File;
@@ -18,6 +19,8 @@ use syncline_bench::{PerfOptions, Row};
 pub struct PerfArgs {
     #[command(flatten)]
     options: PerfOptions,
+    #[command(flatten)]
+    start: StartArgs,
     /// Be a rank of a measurement.
     #[arg(long, hide = true)]
     as_rank: bool,
@@ -70,7 +73,7 @@ pub fn run(args: &PerfArgs) -> i32 {
     let mut report = Report::default();
     for ranks in &options.ranks {
         let _ = writeln!(table, "# {} on {ranks} ranks\n{HEAD}", options.collective.name());
-        let code = measure(options, *ranks, &signals, &mut *table, &mut report.rows);
+        let code = measure(args, *ranks, &signals, &mut *table, &mut report.rows);
         if code != 0 {
             return code;
         }
@@ -96,12 +99,13 @@ pub fn run(args: &PerfArgs) -> i32 {
 
 /// Measures all sizes on so many ranks.
 fn measure(
-    options: &PerfOptions,
+    args: &PerfArgs,
     ranks: u32,
     signals: &SignalWatch,
     table: &mut dyn Write,
     rows: &mut Vec<Row>,
 ) -> i32 {
+    let options = &args.options;
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => {
@@ -110,7 +114,7 @@ fn measure(
         }
     };
     let (lines, received) = mpsc::channel();
-    let mut job = Job::new(program, ranks)
+    let job = Job::new(program, ranks)
         .args(["perf", "--as-rank"])
         .args(options.to_arguments())
         .signals(signals)
@@ -125,6 +129,7 @@ fn measure(
                 }
             }
         })));
+    let mut job = args.start.apply(job);
     for (name, value) in options.to_variables() {
         job = job.env(name, value);
     }

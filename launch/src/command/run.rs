@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::NonEmptyStringValueParser;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cli::{EXIT_FAILED, EXIT_USAGE};
+use crate::command::start::StartArgs;
 use crate::hostfile::{parse_host_list, read_hostfile};
 use crate::job::log_path;
 use crate::placement::{Request, place, require_local};
@@ -75,13 +75,8 @@ pub struct RunArgs {
     /// Milliseconds between Ctrl-C (or SIGTERM) and SIGKILL [default: 1200, at most the grace]
     #[arg(long, value_name = "MS")]
     interrupt_grace_ms: Option<u64>,
-    /// Address where rank 0 listens
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1",
-          value_parser = NonEmptyStringValueParser::new())]
-    master_addr: String,
-    /// Port where rank 0 listens [default: a free one]
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    master_port: Option<u16>,
+    #[command(flatten)]
+    start: StartArgs,
     /// Program and its arguments; `--` before it is optional
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -133,13 +128,10 @@ fn job(args: RunArgs) -> Result<Job, String> {
             true => Output::Inherit,
             false => Output::Forward { tag: args.tag_output },
         })
-        .grace(Duration::from_millis(args.grace_ms))
-        .master_addr(args.master_addr);
+        .grace(Duration::from_millis(args.grace_ms));
+    job = args.start.apply(job);
     if let Some(grace_ms) = args.interrupt_grace_ms {
         job = job.interrupt_grace(Duration::from_millis(grace_ms));
-    }
-    if let Some(port) = args.master_port {
-        job = job.master_port(port);
     }
     if let Some(timeout) = args.timeout {
         job = job.timeout(timeout);

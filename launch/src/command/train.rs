@@ -5,6 +5,7 @@
 //! Called by [`crate::cli`]; each rank is this program again, with the hidden flag `--as-rank`.
 
 use crate::cli::{EXIT_FAILED, EXIT_USAGE};
+use crate::command::start::StartArgs;
 use crate::{Job, JobEnd, Output, Report as JobReport, RunningJob, SignalWatch, Stream};
 use clap::Args;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -22,6 +23,8 @@ use syncline_examples::worker;
 pub struct TrainArgs {
     #[command(flatten)]
     options: TrainOptions,
+    #[command(flatten)]
+    start: StartArgs,
     /// Be a rank of this run.
     #[arg(long, hide = true, value_name = "SPEC")]
     as_rank: Option<String>,
@@ -45,7 +48,7 @@ pub fn run(args: &TrainArgs) -> i32 {
             return EXIT_FAILED;
         }
     };
-    let report = driver::train(&args.options, |spec| Ranks::start(spec, &signals));
+    let report = driver::train(&args.options, |spec| Ranks::start(spec, &args.start, &signals));
     match report.and_then(|report| driver::publish(&args.options, &report)) {
         Ok(()) => 0,
         Err(error) => interrupted(&error).unwrap_or_else(|| {
@@ -95,7 +98,11 @@ impl Ranks {
     ///
     /// # Errors
     /// As [`Job::start`].
-    pub(super) fn start(spec: &RunSpec, signals: &SignalWatch) -> Result<Self, BoxError> {
+    pub(super) fn start(
+        spec: &RunSpec,
+        start: &StartArgs,
+        signals: &SignalWatch,
+    ) -> Result<Self, BoxError> {
         let (sender, lines) = channel();
         let report = move |report| {
             if let JobReport::Line { rank, stream, bytes } = report {
@@ -109,8 +116,8 @@ impl Ranks {
         let job = Job::new(std::env::current_exe()?, spec.ranks)
             .args(["train", "--as-rank", &spec.to_arg()])
             .signals(signals)
-            .output(Output::Report(Box::new(report)))
-            .start()?;
+            .output(Output::Report(Box::new(report)));
+        let job = start.apply(job).start()?;
         Ok(Self { lines, job: Some(job) })
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::SignalWatch;
 use crate::cli::{EXIT_FAILED, EXIT_USAGE};
+use crate::command::start::StartArgs;
 use crate::command::train::{Ranks, interrupted};
 use clap::Args;
 use syncline::policy::timing::{Outcome, Trial};
@@ -31,6 +32,8 @@ not run again: results are kept in --store, by network, settings, data, ranks, l
 pub struct TuneArgs {
     #[command(flatten)]
     options: TuneOptions,
+    #[command(flatten)]
+    start: StartArgs,
 }
 
 /// Searches, prints and stores; returns the exit code.
@@ -42,7 +45,7 @@ pub fn run(args: &TuneArgs) -> i32 {
             return EXIT_FAILED;
         }
     };
-    match search(&args.options, &signals) {
+    match search(args, &signals) {
         Ok(true) => 0,
         Ok(false) => EXIT_FAILED,
         Err(error) => {
@@ -59,13 +62,14 @@ pub fn run(args: &TuneArgs) -> i32 {
 }
 
 /// Whether there is a result.
-fn search(options: &TuneOptions, signals: &SignalWatch) -> Result<bool, TuneError> {
+fn search(args: &TuneArgs, signals: &SignalWatch) -> Result<bool, TuneError> {
+    let TuneArgs { options, start } = args;
     options.check().map_err(|reason| TuneError::Options { reason })?;
     let train = &options.train;
-    let cores = available_parallelism().map_or(1, usize::from);
-    let key = Key::of(train, cores).map_err(|error| TuneError::Job(TrainError::Data(error)))?;
+    let key =
+        Key::of(train, cluster(start)).map_err(|error| TuneError::Job(TrainError::Data(error)))?;
     let store = Store::new(&options.store);
-    let mut jobs = TrainJobs { options, signals };
+    let mut jobs = TrainJobs { options, start, signals };
     let mut view = View::new(train.quiet);
     let config = options.config();
     let tuned = tune::search(config, &key, &store, options.again, &mut jobs, &mut view)?;
@@ -79,9 +83,17 @@ fn search(options: &TuneOptions, signals: &SignalWatch) -> Result<bool, TuneErro
     Ok(summary.chosen_share.is_some())
 }
 
+/// What ranks run on, beyond their number and their links, which are the job's.
+fn cluster(start: &StartArgs) -> String {
+    let cores = available_parallelism().map_or(1, usize::from);
+    let wrap = start.wrap().map_or_else(String::new, |command| format!(", started by {command}"));
+    format!("{cores} cores{wrap}")
+}
+
 /// Jobs as `syncline train` runs them, one after the other.
 struct TrainJobs<'a> {
     options: &'a TuneOptions,
+    start: &'a StartArgs,
     signals: &'a SignalWatch,
 }
 
@@ -89,7 +101,7 @@ impl Jobs for TrainJobs<'_> {
     fn run(&mut self, trial: Trial) -> Result<Outcome, TrainError> {
         let options = self.options.job(trial).map_err(|reason| TrainError::Options { reason })?;
         let started = Instant::now();
-        let result = driver::train(&options, |spec| Ranks::start(spec, self.signals));
+        let result = driver::train(&options, |spec| Ranks::start(spec, self.start, self.signals));
         match result {
             Ok(report) => {
                 let run = report.runs.first();

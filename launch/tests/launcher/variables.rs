@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
 use std::process::Output;
+use std::thread;
+use std::time::Duration;
 
 use crate::support::{Launcher, Notes, assert_ends, run, script, stdout, syncline_run};
 
@@ -43,6 +45,18 @@ fn every_rank_finds_the_contract() {
     assert_ne!(secret, &run_env()[&0]["SYNCLINE_JOB_SECRET"], "new for every job");
 }
 
+/// What a process was started with. It reads as nothing for a moment while it becomes another.
+fn command_line(pid: i32) -> Vec<u8> {
+    for _ in 0..1000 {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        if !line.is_empty() {
+            return line;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("process {pid} has no command line");
+}
+
 #[test]
 fn the_secret_is_on_no_command_line() {
     let notes = Notes::new();
@@ -51,8 +65,7 @@ fn the_secret_is_on_no_command_line() {
     let secret = notes.wait("secret");
     assert_eq!(secret.len(), 64);
     for pid in [notes.wait_pid("pid"), launcher.pid] {
-        let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap();
-        assert!(!line.is_empty());
+        let line = command_line(pid.as_raw_nonzero().get());
         assert!(!String::from_utf8_lossy(&line).contains(&secret));
     }
 }
@@ -89,4 +102,23 @@ fn master_address_and_port_can_be_given() {
     assert_eq!(variables["MASTER_PORT"], "4711");
     let output = run(&mut syncline_run(&["-n", "1", "--master-addr", "192.0.2.1", "true"]));
     assert_ends(&output, 1, "give --master-port as well");
+}
+
+#[test]
+fn a_wrapping_command_knows_the_rank() {
+    let wrap = "env WRAPPED=host{rank}";
+    let args = ["-n", "2", "--tag-output", "--wrap", wrap, "env"];
+    let ranks = variables(&run(&mut syncline_run(&args)));
+    for rank in [0, 1] {
+        assert_eq!(ranks[&rank]["WRAPPED"], format!("host{rank}"));
+        assert_eq!(ranks[&rank]["RANK"], rank.to_string());
+    }
+}
+
+#[test]
+fn a_wrapping_command_that_is_not_there_is_named() {
+    let output = run(&mut syncline_run(&["-n", "2", "--wrap", "surely-not-there {rank}", "env"]));
+    assert_eq!(output.status.code(), Some(127));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("surely-not-there"), "{text}");
 }

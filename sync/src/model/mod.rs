@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!            handle_event                         poll_action
-//! StepEnded ───────────────┐                  ┌──────────────▶ Reduce, StartReduce, Wait
+//! GradientReady, StepEnded ┐                  ┌──────────────▶ Reduce, StartReduce, Wait
 //! Reduced   ───────────────┤                  ├──────────────▶ Gather
 //! Gathered  ───────────────┼──▶  SyncModel  ──┼──────────────▶ Push, AwaitReply, Collect
 //! Replied   ───────────────┤                  ├──────────────▶ Fail
@@ -17,6 +17,9 @@
 mod asp;
 mod bsp;
 pub(crate) mod check;
+pub mod diloco;
+mod inner;
+pub mod local_sgd;
 pub mod osp;
 
 use std::fmt::Debug;
@@ -24,8 +27,11 @@ use std::time::Duration;
 
 pub use asp::Asp;
 pub use bsp::Bsp;
+pub use diloco::Diloco;
+pub use local_sgd::LocalSgd;
 pub use osp::Osp;
 
+use crate::audit::{Audited, Rules};
 use crate::config::{ModelKind, SessionConfig};
 use crate::error::Error;
 use crate::layout::Layout;
@@ -51,6 +57,15 @@ pub enum Event {
     EpochEnded {
         /// This rank's mean training loss.
         mean_loss: f64,
+    },
+    /// The backward pass has finished one gradient, the only one in [`Tensors`], whose parameters
+    /// are empty: the pass still reads them. Before [`Event::StepEnded`], in any order, each tensor
+    /// at most once a step. Given only to models that say [`SyncModel::overlaps`].
+    GradientReady {
+        /// Which tensor.
+        tensor: usize,
+        /// Time since the rank was last allowed to go on.
+        compute: Duration,
     },
     /// What all ranks gave to [`Action::Gather`].
     Gathered {
@@ -84,6 +99,7 @@ impl Event {
             Self::Collected { .. } => "collected",
             Self::Drain => "drain",
             Self::EpochEnded { .. } => "epoch ended",
+            Self::GradientReady { .. } => "gradient ready",
             Self::Gathered { .. } => "gathered",
             Self::Reduced { .. } => "reduced",
             Self::Replied { .. } => "replied",
@@ -147,12 +163,15 @@ pub enum Action {
         /// This rank's part; equally long on every rank.
         data: Vec<f32>,
     },
-    /// Average over all ranks in the background, yielding to other traffic.
+    /// Start to average over all ranks, and go on: [`Action::Wait`] gets the result. Every rank
+    /// starts the reductions of one lane in the same order.
     StartReduce {
         /// Which.
         id: ReduceId,
         /// This rank's part; equally long on every rank.
         data: Vec<f32>,
+        /// Ahead of what it goes.
+        lane: Lane,
     },
     /// Wait for a started reduction: [`Event::Reduced`].
     Wait {
@@ -161,16 +180,25 @@ pub enum Action {
     },
 }
 
+/// What a started reduction goes ahead of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Yields to all other traffic: the rank computes on while it travels.
+    Background,
+    /// Ahead of all background traffic: the rank will soon wait for it.
+    Urgent,
+}
+
 /// The trainer's tensors, lent for one call.
 #[derive(Debug)]
 pub struct Tensors<'a, 't> {
     /// What the trainer computes with. A model writes here what the next step shall use.
     pub parameters: &'a mut [&'t mut [f32]],
-    /// This step's gradients; empty at other events than a step's.
+    /// This step's gradients, or the one that is ready; empty at other events.
     pub gradients: &'a [&'a [f32]],
 }
 
-/// Bytes of gradient of one step of one rank.
+/// Bytes of gradient of one step of one rank; of parameters, for models that average those.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Exchanged before the next step began.
@@ -192,6 +220,11 @@ pub trait SyncModel: Send + Debug {
 
     /// The next thing to do; after each event, call until there is none.
     fn poll_action(&mut self) -> Option<Action>;
+
+    /// Whether the model wants to hear of each gradient during the backward pass.
+    fn overlaps(&self) -> bool {
+        false
+    }
 
     /// How many updates the parameters that this rank computes with lack at most.
     fn staleness(&self) -> u64;
@@ -232,6 +265,10 @@ impl<M: SyncModel + ?Sized> SyncModel for Box<M> {
 
     fn poll_action(&mut self) -> Option<Action> {
         (**self).poll_action()
+    }
+
+    fn overlaps(&self) -> bool {
+        (**self).overlaps()
     }
 
     fn staleness(&self) -> u64 {
@@ -292,9 +329,15 @@ pub fn build(
     parameters: &[&mut [f32]],
     memory: Memory,
 ) -> Box<dyn SyncModel> {
-    match &config.model {
+    let rules = config.audits.then(|| Rules::of(config, layout.len())).flatten();
+    let model: Box<dyn SyncModel> = match &config.model {
         ModelKind::Asp(asp) => Box::new(Asp::new(job, *asp, layout)),
         ModelKind::Bsp => Box::new(Bsp::new(job, memory)),
+        ModelKind::Diloco(diloco) => {
+            Box::new(Diloco::new(job, *diloco, &layout, parameters, memory))
+        }
+        ModelKind::LocalSgd(local) => Box::new(LocalSgd::new(job, *local, memory)),
         ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters, memory)),
-    }
+    };
+    if rules.is_some() { Box::new(Audited::new(model, rules)) } else { model }
 }

@@ -28,6 +28,7 @@ fn step(step: u64, loss: f64) -> Step {
         pull_wait: ms(0),
         check_wait: ms(250),
         bytes_important: 600,
+        bytes_overlapped: 0,
         bytes_deferred: 200,
         deferred_share: 0.25,
         staleness: 1,

@@ -14,18 +14,21 @@ pub(super) fn check_lengths(
     tensors: &[TensorSpec],
     lens: impl ExactSizeIterator<Item = usize>,
 ) -> Result<()> {
-    let invalid = |reason| Err(Error::InvalidArgument { reason });
     if lens.len() != tensors.len() {
         let (has, wanted) = (lens.len(), tensors.len());
-        return invalid(format!("{what} of {has} tensors, where the session has {wanted}"));
+        let reason = format!("{what} of {has} tensors, where the session has {wanted}");
+        return Err(Error::InvalidArgument { reason });
     }
-    for (spec, len) in tensors.iter().zip(lens) {
-        if spec.len != len {
-            let TensorSpec { name, len: wanted } = spec;
-            return invalid(format!("{what} of '{name}' have {len} elements, not {wanted}"));
-        }
+    tensors.iter().zip(lens).try_for_each(|(spec, len)| check_length(what, spec, len))
+}
+
+pub(super) fn check_length(what: &str, spec: &TensorSpec, len: usize) -> Result<()> {
+    let TensorSpec { name, len: wanted } = spec;
+    if len == *wanted {
+        return Ok(());
     }
-    Ok(())
+    let reason = format!("{what} of '{name}' have {len} elements, not {wanted}");
+    Err(Error::InvalidArgument { reason })
 }
 
 /// Makes sure that all ranks start alike.

@@ -12,8 +12,8 @@ use super::shards::{ShardState, Shards};
 use crate::clock::Moment;
 use crate::config::{ModelKind, SessionConfig};
 use crate::error::Result;
-use crate::layout::Layout;
-use crate::model::{Action, Event, Memory, ReduceId, SyncModel, Tensors, Timing};
+use crate::layout::{ELEMENT_BYTES, Layout};
+use crate::model::{Action, Event, Lane, Memory, ReduceId, SyncModel, Tensors, Timing};
 use crate::optimiser::{Moments, Optimiser};
 
 /// Time blocked in one call, by what for.
@@ -29,13 +29,23 @@ pub(super) struct Waits {
 #[derive(Debug)]
 pub(super) struct Exchange {
     urgent: Communicator,
-    /// Of OSP only.
+    /// Of models that reduce behind only.
     background: Option<Communicator>,
     /// Of server models only.
     shards: Option<Shards>,
     /// The shards' communicator, while no model has a server.
     spare: Option<Communicator>,
-    started: BTreeMap<ReduceId, (Moment, Request<f32>)>,
+    started: BTreeMap<ReduceId, Started>,
+    /// Of the reductions started so far.
+    started_bytes: u64,
+}
+
+/// A reduction under way.
+#[derive(Debug)]
+struct Started {
+    began: Moment,
+    request: Request<f32>,
+    lane: Lane,
 }
 
 impl Exchange {
@@ -46,8 +56,14 @@ impl Exchange {
         parameters: &[f32],
         memory: &Memory,
     ) -> Result<Self> {
-        let mut exchange =
-            Self { urgent, background: None, spare: None, shards: None, started: BTreeMap::new() };
+        let mut exchange = Self {
+            urgent,
+            background: None,
+            spare: None,
+            shards: None,
+            started: BTreeMap::new(),
+            started_bytes: 0,
+        };
         exchange.configure(config, layout, parameters, memory)?;
         Ok(exchange)
     }
@@ -73,10 +89,10 @@ impl Exchange {
                 };
                 self.shards = Some(Shards::new(communicator, config, layout, parameters, memory));
             }
-            ModelKind::Osp(_) if self.background.is_none() => {
+            ModelKind::Diloco(_) | ModelKind::Osp(_) if self.background.is_none() => {
                 self.background = Some(self.urgent.duplicate(Class::Background)?);
             }
-            ModelKind::Bsp | ModelKind::Osp(_) => {}
+            ModelKind::Bsp | ModelKind::Diloco(_) | ModelKind::LocalSgd(_) | ModelKind::Osp(_) => {}
         }
         Ok(())
     }
@@ -84,6 +100,11 @@ impl Exchange {
     /// The communicator of what everybody waits for.
     pub(super) fn urgent(&self) -> &Communicator {
         &self.urgent
+    }
+
+    /// Bytes of all reductions started so far.
+    pub(super) fn started_bytes(&self) -> u64 {
+        self.started_bytes
     }
 
     /// What the optimisers of all shards remember, which must be at rest.
@@ -148,18 +169,28 @@ impl Exchange {
                 let timing = Timing { elapsed, blocked: elapsed };
                 Ok(Some(Event::Reduced { id, data, timing }))
             }
-            Action::StartReduce { id, data } => {
-                let background = self.background.as_ref().expect("only OSP reduces behind");
-                let request = background.start_all_reduce(data, ReduceOp::Avg)?;
-                self.started.insert(id, (start, request));
+            Action::StartReduce { id, data, lane } => {
+                let communicator = match lane {
+                    Lane::Background => {
+                        self.background.as_ref().expect("the model has a background lane")
+                    }
+                    Lane::Urgent => &self.urgent,
+                };
+                self.started_bytes += (data.len() * ELEMENT_BYTES) as u64;
+                let request = communicator.start_all_reduce(data, ReduceOp::Avg)?;
+                self.started.insert(id, Started { began: start, request, lane });
                 Ok(None)
             }
             Action::Wait { id } => {
-                let (began, request) = self.started.remove(&id).expect("it was started");
+                let Started { began, request, lane } =
+                    self.started.remove(&id).expect("it was started");
                 let was_done = request.is_done();
                 let data = request.wait()?;
                 let waited = start.elapsed();
-                waits.ics += waited;
+                match lane {
+                    Lane::Background => waits.ics += waited,
+                    Lane::Urgent => waits.rs += waited,
+                }
                 let blocked = if was_done { Duration::ZERO } else { waited };
                 let timing = Timing { elapsed: began.elapsed(), blocked };
                 Ok(Some(Event::Reduced { id, data, timing }))

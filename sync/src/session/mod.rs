@@ -6,6 +6,7 @@
 
 mod agree;
 mod exchange;
+mod overlap;
 mod shards;
 mod switch;
 
@@ -21,6 +22,7 @@ use crate::model::{self, Event, Job, Memory, StepEnded, SyncModel, Tensors};
 use crate::report::{RunStats, StepReport};
 use agree::{agree, check_lengths};
 use exchange::{Exchange, Waits};
+use overlap::Announced;
 pub use switch::{Switch, SwitchReport};
 
 /// Keeps the parameters of all ranks together while they train.
@@ -55,6 +57,8 @@ pub struct Session {
     model: Box<dyn SyncModel>,
     exchange: Exchange,
     tensors: Vec<TensorSpec>,
+    /// Gradients of the step to come that are ready.
+    announced: Announced,
     step: u64,
     /// When the trainer was last let go on.
     released: Moment,
@@ -99,6 +103,7 @@ impl Session {
             config: *config,
             exchange,
             tensors: tensors.to_vec(),
+            announced: Announced::new(tensors.len()),
             step: 0,
             released: Moment::now(),
             stats: RunStats::default(),
@@ -108,6 +113,7 @@ impl Session {
 
     /// Ends a step: exchanges `gradients`, and leaves in `parameters` what the next step shall
     /// compute with. `learning_rate` must be the same on every rank; `loss` is this rank's own.
+    /// Gradients that [`Self::gradient_ready`] was told of count as they were then.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a length differs from the session's tensors; nothing was sent
@@ -125,6 +131,7 @@ impl Session {
         check_lengths("gradients", &self.tensors, gradients.iter().map(|tensor| tensor.len()))?;
         let event = Event::StepEnded(StepEnded { learning_rate, loss, compute });
         let waits = self.drive(event, &mut Tensors { parameters, gradients })?;
+        let bytes_overlapped = self.announced.take();
         self.step += 1;
         let traffic = self.model.traffic();
         let all = traffic.important_bytes + traffic.deferred_bytes;
@@ -138,6 +145,7 @@ impl Session {
             pull_wait: waits.pull,
             check_wait: waits.gather,
             bytes_important: traffic.important_bytes,
+            bytes_overlapped,
             bytes_deferred: traffic.deferred_bytes,
             deferred_share: traffic.deferred_bytes as f64 / all.max(1) as f64,
             staleness: self.model.staleness(),
@@ -155,6 +163,7 @@ impl Session {
     /// As [`Self::step`].
     pub fn end_epoch(&mut self, mean_loss: f32) -> Result<&Decision> {
         self.check_running()?;
+        self.announced.check_none()?;
         let event = Event::EpochEnded { mean_loss: f64::from(mean_loss) };
         self.drive(event, &mut Tensors { parameters: &mut [], gradients: &[] })?;
         self.released = Moment::now();
@@ -168,6 +177,7 @@ impl Session {
     /// As [`Self::step`].
     pub fn drain(&mut self, parameters: &mut [&mut [f32]]) -> Result<()> {
         self.check_tensors(parameters)?;
+        self.announced.check_none()?;
         self.drive(Event::Drain, &mut Tensors { parameters, gradients: &[] })?;
         self.released = Moment::now();
         Ok(())

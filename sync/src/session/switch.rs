@@ -73,6 +73,7 @@ impl Session {
         parameters: &mut [&mut [f32]],
     ) -> Result<SwitchReport> {
         self.check_running()?;
+        self.announced.check_none()?;
         check_lengths("parameters", &self.tensors, parameters.iter().map(|tensor| tensor.len()))?;
         let target = target.into();
         let config = SessionConfig {

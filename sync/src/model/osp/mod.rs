@@ -29,7 +29,7 @@ mod measure;
 use std::collections::VecDeque;
 
 use super::check::{self, Fingerprint};
-use super::{Action, Event, Job, Memory, StepEnded, SyncModel, Tensors, Timing, Traffic};
+use super::{Action, Event, Job, Lane, Memory, StepEnded, SyncModel, Tensors, Timing, Traffic};
 use crate::layout::{Granularity, Layout};
 use crate::optimiser::{Moments, StepSize, clip_scale, sum_of_squares};
 use budget::{BudgetPolicy, BudgetRule, Ceiling, Decision, UmaxModel};
@@ -295,7 +295,11 @@ impl Osp {
             self.buffers[1] = deferred;
         } else {
             let id = 2 * self.step + 1;
-            self.actions.push_back(Action::StartReduce { id, data: deferred });
+            self.actions.push_back(Action::StartReduce {
+                id,
+                data: deferred,
+                lane: Lane::Background,
+            });
             self.ics = Some(Ics { step: update.step, size, gib: self.gib.clone() });
         }
         self.step += 1;

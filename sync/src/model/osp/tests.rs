@@ -21,7 +21,7 @@ fn osp(share: f64) -> OspConfig {
 
 fn session(model: ModelKind) -> SessionConfig {
     let optimiser = Sgd { weight_decay: 0.001, ..Sgd::default() }.into();
-    SessionConfig { model, optimiser, seed: 5, check_every: 1, clip_norm: None }
+    SessionConfig { model, optimiser, seed: 5, check_every: 1, ..SessionConfig::default() }
 }
 
 fn random_list(random: &mut fastrand::Rng) -> TensorList {
@@ -240,7 +240,8 @@ fn each_step_takes_its_own_learning_rate() {
     let start: TensorList = vec![vec![0.0; 8]];
     let optimiser = Sgd { momentum: 0.0, ..Sgd::default() }.into();
     let model = ModelKind::Osp(osp(1.0));
-    let session = SessionConfig { model, optimiser, seed: 5, check_every: 1, clip_norm: None };
+    let session =
+        SessionConfig { model, optimiser, seed: 5, check_every: 1, ..SessionConfig::default() };
     let mut osp = Lockstep::new(&session, 2, &start).unwrap();
     for rate in [1.0, 0.5, 0.25] {
         osp.step(&vec![vec![vec![4.0; 8]]; 2], rate).unwrap();

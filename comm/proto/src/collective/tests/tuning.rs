@@ -47,13 +47,13 @@ const GOLDEN: &str = "\
 all_gather 2: direct direct direct direct direct
 all_gather 8: doubling doubling direct direct direct
 all_gather 5: direct direct direct direct direct
-all_gather 4x1: direct direct direct direct direct
+all_gather 4x1: direct direct direct ring ring
 all_gather 4x8: ring ring ring ring ring
 all_reduce 2: doubling doubling halving halving halving
 all_reduce 8: doubling doubling halving halving halving
 all_reduce 5: doubling doubling direct ring ring
-all_reduce 4x1: doubling doubling doubling direct halving
-all_reduce 4x8: doubling doubling halving halving halving
+all_reduce 4x1: doubling doubling doubling ring ring
+all_reduce 4x8: doubling doubling halving halving ring
 all_to_all 2: direct direct direct direct direct
 all_to_all 8: direct direct direct direct direct
 all_to_all 5: direct direct direct direct direct
