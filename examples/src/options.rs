@@ -26,6 +26,9 @@ Examples:
       three models, five seeds each; the table shows mean and standard deviation
   syncline train --models bsp,bsp:12.5%+asp,sync-switch --log logs && syncline report logs
       BSP alone, with a planned switch to ASP, and with one that a policy chooses; then the report
+  syncline train --models bsp,ddp,mg-wfbp,bsp-buckets,osp
+      BSP with reductions after the backward pass; during it, in buckets as DDP cuts them, as
+      MG-WFBP does, or as ends first by measured times; and OSP
   syncline train --link-rate 100mbit --link-latency 200us
       the same over a slower link
   syncline train --link-rate none --transport shm

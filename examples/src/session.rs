@@ -131,6 +131,10 @@ impl Synchroniser for SessionSynchroniser {
         Ok(())
     }
 
+    fn gradient_ready(&mut self, tensor: usize, gradient: &[f32]) -> Result<(), BoxError> {
+        Ok(self.session()?.gradient_ready(tensor, gradient)?)
+    }
+
     fn step(
         &mut self,
         loss: f32,

@@ -70,7 +70,7 @@ fn wrong_announcements_are_refused_and_the_session_goes_on() {
             let gradients = gradients(0, 0);
             let refused = |outcome: Result<(), Error>, text: &str| match outcome {
                 Err(Error::InvalidArgument { reason }) => {
-                    assert!(reason.contains(text), "{reason}")
+                    assert!(reason.contains(text), "{reason}");
                 }
                 other => panic!("{other:?}"),
             };
@@ -102,21 +102,21 @@ fn train(world: &Communicator, model: ModelKind) -> (Vec<Vec<f32>>, Vec<StepRepo
     let mut parameters = LENS.map(|len| vec![0.5; len]);
     let mut lent = parameters.each_mut().map(Vec::as_mut_slice);
     let config = SessionConfig { clip_norm: Some(2.0), ..config(model) };
-    let mut session = Session::new(world, &specs(), &mut lent, &config).unwrap();
+    let mut session = Session::new(world, &specs(), &mut lent, &config).expect("started");
     let mut reports = Vec::new();
     for step in 0..8 {
         let gradients = exact(world.rank(), step);
         let mut order: Vec<usize> = (0..LENS.len()).collect();
         random.shuffle(&mut order);
         for tensor in &order[random.usize(0..2)..] {
-            session.gradient_ready(*tensor, &gradients[*tensor]).unwrap();
+            session.gradient_ready(*tensor, &gradients[*tensor]).expect("told");
         }
         let lent_gradients: Vec<&[f32]> = gradients.iter().map(Vec::as_slice).collect();
-        reports.push(session.step(&mut lent, &lent_gradients, 0.125, 1.0).unwrap());
+        reports.push(session.step(&mut lent, &lent_gradients, 0.125, 1.0).expect("a step"));
     }
     // Between models of one session, too.
-    session.switch_to(ModelKind::Bsp, &mut lent).unwrap();
-    session.finish(&mut lent).unwrap();
+    session.switch_to(ModelKind::Bsp, &mut lent).expect("switched");
+    session.finish(&mut lent).expect("finished");
     (parameters.to_vec(), reports)
 }
 

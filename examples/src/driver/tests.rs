@@ -110,6 +110,23 @@ fn a_run_that_goes_wrong_is_an_error_that_says_how() {
 }
 
 #[test]
+fn a_run_that_diverged_is_told_from_one_that_failed() {
+    let diverged = |rank, step| line(rank, &Message::Diverged { epoch: 1, step, lr: 0.5 });
+    let lost = || Err("rank 0 exited with code 1".into());
+    let error = outcome(vec![diverged(1, 7), diverged(0, 8), lost()]).unwrap_err();
+    assert!(matches!(error, TrainError::Diverged { epoch: 1, step: 7, .. }), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "the run of OSP diverged in epoch 1, step 7: the loss is not a number; choose a learning \
+         rate below 0.5"
+    );
+    assert_eq!(Error::source(&error).unwrap().to_string(), "rank 0 exited with code 1");
+    // Ranks that end well in spite of it have no result either.
+    let error = outcome(vec![diverged(1, 7), done(0, 1.0), Ok(RankEvent::Ended)]).unwrap_err();
+    assert!(matches!(error, TrainError::Unfinished { .. }), "{error:?}");
+}
+
+#[test]
 fn silence_ends_a_run() {
     let error = outcome(vec![done(0, 1.0)]).unwrap_err();
     assert!(matches!(error, TrainError::Silent { .. }), "{error}");

@@ -22,42 +22,43 @@ const VERSION: u32 = 1;
 const LIMIT_BYTES: u64 = 16 << 20;
 
 /// What makes two jobs the same job, so that what one search found serves the other: network and
-/// settings, data, ranks and their links, and how many cores the host has.
+/// settings, data, ranks, their links and what they run on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Key {
-    /// The run's description without the model and without where the data lies.
+    /// The run's description without the model and without places.
     job: Value,
     /// Items to train on, items to test on, and a checksum of both.
     data: (usize, usize, String),
-    /// Cores of the host.
-    cores: usize,
+    /// What the ranks run on, in words.
+    cluster: String,
 }
 
 impl Key {
-    /// The key of a job on a host with `cores` cores. Reads the data.
+    /// The key of a job on `cluster`, such as `2 cores`. Reads the data.
     ///
     /// # Errors
     ///
     /// The data cannot be read.
-    pub fn of(options: &TrainOptions, cores: usize) -> Result<Self, DataError> {
+    pub fn of(options: &TrainOptions, cluster: String) -> Result<Self, DataError> {
         let Some(spec) = options.runs().into_iter().next() else {
-            return Ok(Self { job: Value::Null, data: (0, 0, String::new()), cores });
+            return Ok(Self { job: Value::Null, data: (0, 0, String::new()), cluster });
         };
         let data = Dataset::of(&spec)?;
         let parts = [&data.train, &data.test].map(|split| [&split.images, &split.labels]);
         let sum = checksum(parts.as_flattened().iter().flat_map(|bytes| bytes.iter().copied()));
         let data = (data.train.len(), data.test.len(), format!("{sum:016x}"));
-        Ok(Self { job: without_place(&spec), data, cores })
+        Ok(Self { job: without_place(&spec), data, cluster })
     }
 }
 
-/// A description without the model, and without where the data lies.
+/// A description without the model, without where the data lies and where metrics are served.
 fn without_place(spec: &RunSpec) -> Value {
     // By way of the text, so that numbers are those that a file gives back.
     let mut job: Value = serde_json::from_str(&spec.to_arg()).expect("JSON that was just made");
     if let Value::Object(fields) = &mut job {
         fields.remove("model");
         fields.remove("data_dir");
+        fields.remove("metrics_port");
     }
     job
 }

@@ -68,7 +68,7 @@ struct Bench {
 fn bench() -> Bench {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::new(folder.path().join("new/tune.json"));
-    let key = Key::of(&options("").train, 2).unwrap();
+    let key = Key::of(&options("").train, "2 cores".to_owned()).unwrap();
     Bench { _folder: folder, store, key }
 }
 
@@ -172,14 +172,14 @@ fn bsp_that_diverges_leaves_nothing_to_choose() {
 
 #[test]
 fn keys_tell_jobs_apart_and_not_places() {
-    let key = |line: &str| Key::of(&options(line).train, 2).unwrap();
-    assert_eq!(key(""), key("--quiet --json x"));
+    let key = |line: &str| Key::of(&options(line).train, "2 cores".to_owned()).unwrap();
+    assert_eq!(key(""), key("--quiet --json x --metrics-port 9000"));
     let others =
         ["--lr 0.1", "--ranks 2", "--net mlp", "--seed 2", "--epochs 3", "--link-rate none"];
     for line in others {
         assert_ne!(key(""), key(line), "{line}");
     }
-    assert_ne!(key(""), Key::of(&options("").train, 4).unwrap());
+    assert_ne!(key(""), Key::of(&options("").train, "4 cores".to_owned()).unwrap());
     let folder = tempfile::tempdir().unwrap();
     let [a, b, c] = ["a.txt", "b.txt", "c.txt"].map(|name| folder.path().join(name));
     for (path, text) in [(&a, "one text "), (&b, "one text "), (&c, "one tent ")] {
@@ -195,7 +195,7 @@ fn keys_tell_jobs_apart_and_not_places() {
 #[test]
 fn searches_of_other_keys_stay_and_a_foreign_file_is_left_alone() {
     let bench = bench();
-    let other = Key::of(&options("--lr 0.5").train, 2).unwrap();
+    let other = Key::of(&options("--lr 0.5").train, "2 cores".to_owned()).unwrap();
     bench.search("--settings 1 --runs 1", &SETUP_2, 9).unwrap();
     let record = Record {
         trial: Trial { fraction: 1.0 / 1024.0, run: 3 },

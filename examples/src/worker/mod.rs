@@ -79,6 +79,17 @@ pub trait Synchroniser {
     /// Communication failed.
     fn start(&mut self, parameters: &mut [Tensor]) -> Result<(), BoxError>;
 
+    /// Takes in a gradient that [`Self::step`] will get too, while the backward pass goes on. Does
+    /// not wait for anybody. Those who do not overlap take no notice.
+    ///
+    /// # Errors
+    ///
+    /// Communication failed.
+    fn gradient_ready(&mut self, tensor: usize, gradient: &[f32]) -> Result<(), BoxError> {
+        let _ = (tensor, gradient);
+        Ok(())
+    }
+
     /// Ends a step: `parameters` become those of the next step, by the `gradients` of all ranks,
     /// each the mean over its batch, and by learning rate `lr`. `loss` is this rank's. May use
     /// `gradients` as scratch.
@@ -330,17 +341,26 @@ impl Trainer<'_> {
         self.spec.stragglers.iter().map(|slow| slow.delay_at(self.rank, step)).sum()
     }
 
-    /// Loss and gradients of this rank's images in a step, and the time they took. A straggler
-    /// sleeps first, which counts as computing.
-    fn compute(&mut self, step: u64) -> (f32, Duration) {
+    /// Loss and gradients of this rank's images in a step, the time they took, and whether they
+    /// could be told. A straggler sleeps first, which counts as computing.
+    fn compute(
+        &mut self,
+        step: u64,
+        tell: &mut dyn FnMut(usize, &[f32]) -> Result<(), BoxError>,
+    ) -> (f32, Duration, Result<(), BoxError>) {
         let delay = self.delay_at(step);
         let indices = self.images_of(step);
         let started = Instant::now();
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }
-        let loss = self.gradients_of(&indices);
-        (loss, started.elapsed())
+        let mut told = Ok(());
+        let loss = self.gradients_of(&indices, &mut |tensor, gradient| {
+            if told.is_ok() {
+                told = tell(tensor, gradient);
+            }
+        });
+        (loss, started.elapsed(), told)
     }
 
     /// One step; returns this rank's loss.
@@ -352,7 +372,8 @@ impl Trainer<'_> {
     ) -> Result<f32, WorkerError> {
         let epoch = self.epoch_of(at);
         let lr = self.rate_at(at, stretch);
-        let (loss, compute) = self.compute(at.step);
+        let tell = &mut |tensor, gradient: &[f32]| sync.gradient_ready(tensor, gradient);
+        let (loss, compute, told) = self.compute(at.step, tell);
         let computed = Instant::now();
         if !loss.is_finite() && !sync.survives_divergence() {
             let step = (at.step % self.plan.steps() as u64) as usize;
@@ -360,8 +381,8 @@ impl Trainer<'_> {
             return Err(WorkerError::Diverged { epoch, step, lr });
         }
         let (parameters, gradients) = (&mut self.parameters, &mut self.gradients);
-        let cost = sync
-            .step(loss, parameters, gradients, lr)
+        let cost = told
+            .and_then(|()| sync.step(loss, parameters, gradients, lr))
             .map_err(failed(epoch, "synchronise a step"))?;
         self.sync_times_us.push(computed.elapsed().as_secs_f32() * 1e6);
         self.compute += compute;
@@ -375,16 +396,16 @@ impl Trainer<'_> {
         Ok(loss)
     }
 
-    fn gradients_of(&mut self, indices: &[usize]) -> f32 {
+    fn gradients_of(&mut self, indices: &[usize], on_ready: &mut dyn FnMut(usize, &[f32])) -> f32 {
         let Self { data, network, parameters, gradients, images, labels, .. } = self;
         data.gather(&data.train, indices.iter().copied(), images, labels);
-        network.loss_and_gradients(parameters, images, labels, gradients)
+        network.loss_and_gradients_with(parameters, images, labels, gradients, on_ready)
     }
 
     /// Computes gradients once for nothing, so that all memory is there when the clock starts.
     fn warm_up(&mut self) {
         let indices: Vec<usize> = (0..self.spec.batch as usize).collect();
-        self.gradients_of(&indices);
+        self.gradients_of(&indices, &mut |_, _| {});
     }
 
     fn charge(&mut self, cost: StepCost) {

@@ -1,6 +1,6 @@
 //! How ranks are started: the options that every command has which starts ranks.
 //!
-//! Owns the options and how they reach a [`Job`]. Called by `run`, `train` and `perf`.
+//! Owns the options and how they reach a [`Job`]. Called by `run`, `train`, `tune` and `perf`.
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
@@ -24,6 +24,11 @@ pub(crate) struct StartArgs {
 }
 
 impl StartArgs {
+    /// The command that starts each rank, if there is one.
+    pub(crate) fn wrap(&self) -> Option<&str> {
+        self.wrap.as_deref()
+    }
+
     /// `job` with these settings.
     pub(crate) fn apply(&self, job: Job) -> Job {
         let mut job = job.master_addr(&self.master_addr);

@@ -66,8 +66,8 @@ fn search(args: &TuneArgs, signals: &SignalWatch) -> Result<bool, TuneError> {
     let TuneArgs { options, start } = args;
     options.check().map_err(|reason| TuneError::Options { reason })?;
     let train = &options.train;
-    let cores = available_parallelism().map_or(1, usize::from);
-    let key = Key::of(train, cores).map_err(|error| TuneError::Job(TrainError::Data(error)))?;
+    let key =
+        Key::of(train, cluster(start)).map_err(|error| TuneError::Job(TrainError::Data(error)))?;
     let store = Store::new(&options.store);
     let mut jobs = TrainJobs { options, start, signals };
     let mut view = View::new(train.quiet);
@@ -81,6 +81,13 @@ fn search(args: &TuneArgs, signals: &SignalWatch) -> Result<bool, TuneError> {
     driver::say(train, &text).map_err(TuneError::Job)?;
     driver::publish_json(train, &summary).map_err(TuneError::Job)?;
     Ok(summary.chosen_share.is_some())
+}
+
+/// What ranks run on, beyond their number and their links, which are the job's.
+fn cluster(start: &StartArgs) -> String {
+    let cores = available_parallelism().map_or(1, usize::from);
+    let wrap = start.wrap().map_or_else(String::new, |command| format!(", started by {command}"));
+    format!("{cores} cores{wrap}")
 }
 
 /// Jobs as `syncline train` runs them, one after the other.
