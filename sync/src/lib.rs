@@ -42,7 +42,7 @@ pub use model::osp::correction::Lgp;
 pub use model::osp::importance::Importance;
 pub use optimiser::{Adam, Moments, Optimiser, Sgd, StepSize};
 pub use report::{RunStats, StepReport, Summary};
-pub use session::{Session, Switch, SwitchReport};
+pub use session::{Session, Snapshot, Switch, SwitchReport};
 
 pub use syncline_comm as comm;
 pub use syncline_comm::{

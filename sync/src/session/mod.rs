@@ -21,7 +21,7 @@ use crate::model::{self, Event, Job, Memory, StepEnded, SyncModel, Tensors};
 use crate::report::{RunStats, StepReport};
 use agree::{agree, check_lengths};
 use exchange::{Exchange, Waits};
-pub use switch::{Switch, SwitchReport};
+pub use switch::{Snapshot, Switch, SwitchReport};
 
 /// Keeps the parameters of all ranks together while they train.
 ///
