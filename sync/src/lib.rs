@@ -62,7 +62,7 @@ pub use model::osp_server::settings::{MomentSource, Placement};
 pub use optimiser::{Adam, Moments, Optimiser, Sgd, StepSize};
 pub use report::{RunStats, StepReport, Summary};
 pub use server::audit::AuditReport;
-pub use session::{Session, Switch, SwitchReport};
+pub use session::{Session, Snapshot, Switch, SwitchReport};
 
 pub use syncline_comm as comm;
 pub use syncline_comm::{
