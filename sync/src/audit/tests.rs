@@ -81,7 +81,7 @@ impl SyncModel for Mutant {
         match (self.fault, &event) {
             (Fault::NoDrain, Event::Drain) => return,
             // The result of what should have gone on in the background.
-            (Fault::Blocks, Event::Reduced { id, .. }) if id % 2 == 1 => return,
+            (Fault::Blocks, Event::Reduced { id, .. }) if id % 3 == 2 => return,
             (Fault::EpochReduces, Event::EpochEnded { .. }) => {
                 let lane = Lane::Background;
                 self.queue.push(Action::StartReduce { id: 1000, data: vec![0.0], lane });
