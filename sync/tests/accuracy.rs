@@ -1,11 +1,10 @@
 //! Accuracy of the models in two settings that tell them apart, over exact sums in memory.
 //!
 //! `cargo test --release --package syncline --test accuracy -- --ignored --nocapture` prints a
-//! table of mean and standard deviation over seeds. `SEEDS=n` takes more or fewer seeds, `ONLY=text`
-//! the variants whose name has that text, `SETTING=hard` that setting, `BOUNDS=x,y` other bounds of
-//! the noise rule. The digits set, 1437 images to train and 360 to test, a perceptron of
-//! 64-256-128-10 units, momentum 0.9.
-//! Results and what they say: docs/osp.md.
+//! table of mean and standard deviation over seeds. `SEEDS=n` takes more or fewer seeds,
+//! `ONLY=text` the variants whose name has that text, `SETTING=hard` that setting, `BOUNDS=x,y`
+//! other bounds of the noise rule. The digits set, 1437 images to train and 360 to test, a
+//! perceptron of 64-256-128-10 units, momentum 0.9. Results and what they say: docs/osp.md.
 
 use std::io::Read;
 

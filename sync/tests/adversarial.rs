@@ -1,5 +1,7 @@
 //! What a trainer would rather not give to a session, under every model, ranks as threads.
 
+#![expect(clippy::unwrap_used, reason = "in a test, the failure is the message")]
+
 use std::time::Duration;
 
 use syncline::comm::testing::threads;

@@ -1,4 +1,5 @@
-//! Small classifiers of images and text on the processor: forward, backward, and its parameters by name.
+//! Small classifiers of images and text on the processor: forward, backward, and its parameters by
+//! name.
 //!
 //! Owns the arithmetic of training but for the update of the parameters, which belongs to the
 //! synchroniser. Never reads data, starts no thread, and computes the same bits for the same seed

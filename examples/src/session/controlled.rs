@@ -363,7 +363,7 @@ impl Controlled {
 
     fn share_at(&self, samples_since: u64) -> f32 {
         let controller = self.controller.as_ref();
-        let model = controller.map_or(self.control.first_model(), Controller::model);
+        let model = controller.map_or_else(|| self.control.first_model(), Controller::model);
         self.share_under(&model, samples_since)
     }
 

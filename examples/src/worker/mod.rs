@@ -311,6 +311,9 @@ struct Trainer<'a> {
     send: &'a mut dyn FnMut(&Message) -> io::Result<()>,
 }
 
+/// Told of each gradient, with the index of its tensor, as soon as it is there.
+type Tell<'a> = dyn FnMut(usize, &[f32]) -> Result<(), BoxError> + 'a;
+
 impl Trainer<'_> {
     /// Trains; returns the time it took.
     fn learn(&mut self, sync: &mut dyn Synchroniser) -> Result<Duration, WorkerError> {
@@ -343,11 +346,7 @@ impl Trainer<'_> {
 
     /// Loss and gradients of this rank's images in a step, the time they took, and whether they
     /// could be told. A straggler sleeps first, which counts as computing.
-    fn compute(
-        &mut self,
-        step: u64,
-        tell: &mut dyn FnMut(usize, &[f32]) -> Result<(), BoxError>,
-    ) -> (f32, Duration, Result<(), BoxError>) {
+    fn compute(&mut self, step: u64, tell: &mut Tell<'_>) -> (f32, Duration, Result<(), BoxError>) {
         let delay = self.delay_at(step);
         let indices = self.images_of(step);
         let started = Instant::now();

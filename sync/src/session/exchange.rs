@@ -191,12 +191,11 @@ impl Exchange {
                 Ok(Some(Event::Replied { server, message }))
             }
             Action::AwaitStage { server, stage } => {
-                let (message, timing) = self.stages().await_reply(server, stage)?;
-                match stage {
-                    Stage::Rs => waits.rs += start.elapsed(),
-                    Stage::Ics => waits.ics += start.elapsed(),
-                }
-                Ok(Some(Event::StageReplied { server, message, timing }))
+                let wait = match stage {
+                    Stage::Rs => &mut waits.rs,
+                    Stage::Ics => &mut waits.ics,
+                };
+                self.await_stage(server, stage, wait).map(Some)
             }
             Action::Collect if self.stages.is_some() => self.collect_stages().map(Some),
             Action::Collect => self.collect().map(Some),
@@ -252,6 +251,13 @@ impl Exchange {
                 Ok(Some(Event::Reduced { id, data, timing }))
             }
         }
+    }
+
+    fn await_stage(&mut self, server: u32, stage: Stage, wait: &mut Duration) -> Result<Event> {
+        let start = Moment::now();
+        let (message, timing) = self.stages().await_reply(server, stage)?;
+        *wait += start.elapsed();
+        Ok(Event::StageReplied { server, message, timing })
     }
 
     pub(super) fn gather(&self, words: &[u64]) -> Result<Vec<u64>> {

@@ -23,16 +23,17 @@
 //!
 //! **An ICS that spans k steps** ([`OspConfig::span`]; ours). Whether a reduction has arrived is
 //! known to one rank only, so that does not count: ICS(t) is merged at the end of step t+k, before
-//! RS(t+k), on every rank. Until then its slices stay deferred whatever the bitmap says. This rank's
-//! gradients of the steps between are added up (the carry) and go into the slice's next reduction,
-//! an ICS or an RS, or that of a drain. So each gradient is in exactly one reduction, a slice takes
-//! its gradients in order (the versions are checked), and a slice is sent at least once in k steps.
-//! A sum of n gradients is applied as n steps of the optimiser, each by their mean, at the rate of
-//! the step that sent it: momentum keeps its time scale. What a rank computes with is what `w` would
-//! be if all that is under way, then all that is carried, had its own gradients for averages;
-//! [`IcsMerge`] says what of that outlives a merge. Bounds: no ICS is older than k steps; a gradient is
-//! in `w` at most 2k-1 steps after its own, one where k = 1. Bytes: a deferred slice is sent once in
-//! k steps. Memory: two more copies of the parameters. With k = 1 nothing is ever carried.
+//! RS(t+k), on every rank. Until then its slices stay deferred whatever the bitmap says. This
+//! rank's gradients of the steps between are added up (the carry) and go into the slice's next
+//! reduction, an ICS or an RS, or that of a drain. So each gradient is in exactly one reduction, a
+//! slice takes its gradients in order (the versions are checked), and a slice is sent at least once
+//! in k steps. A sum of n gradients is applied as n steps of the optimiser, each by their mean, at
+//! the rate of the step that sent it: momentum keeps its time scale. What a rank computes with is
+//! what `w` would be if all that is under way, then all that is carried, had its own gradients for
+//! averages; [`IcsMerge`] says what of that outlives a merge. Bounds: no ICS is older than k steps;
+//! a gradient is in `w` at most 2k-1 steps after its own, one where k = 1. Bytes: a deferred slice
+//! is sent once in k steps. Memory: two more copies of the parameters. With k = 1 nothing is ever
+//! carried.
 
 pub mod budget;
 pub mod correction;
@@ -255,8 +256,8 @@ impl Osp {
         }
     }
 
-    /// Global parameters, flat: what all ranks agree on. On deferred slices they are behind while an
-    /// ICS is under way.
+    /// Global parameters, flat: what all ranks agree on. On deferred slices they are behind while
+    /// an ICS is under way.
     pub fn global_parameters(&self) -> &[f32] {
         &self.global.parameters
     }

@@ -17,10 +17,10 @@
 //! ```
 //!
 //! All of this is seen while training: `(N - 1) s_U` is the sum over the ranks of `|g_i|^2`, less
-//! `N |g|^2`, on deferred slices. Read the other way round: `r s_U / f` is the part of its loss that a
-//! rank's own deviation takes away, to first order. `bound` stands for `epsilon / c`; it was chosen
-//! by measurement (docs/osp.md), not derived. The rule is ours; it is for SGD, where a gradient times
-//! the rate is a step.
+//! `N |g|^2`, on deferred slices. Read the other way round: `r s_U / f` is the part of its loss
+//! that a rank's own deviation takes away, to first order. `bound` stands for `epsilon / c`; it was
+//! chosen by measurement (docs/osp.md), not derived. The rule is ours; it is for SGD, where a
+//! gradient times the rate is a step.
 //!
 //! **Hiding.** Additive increase, multiplicative decrease (AIMD) on the time waited for ICS, of
 //! the rank that waited least: the others may have waited for that rank, not for the link.

@@ -332,6 +332,9 @@ fn server_of_one() -> OspServerConfig {
 }
 
 /// All ranks, and messages that arrive whenever chance wants, in order on each lane of each pair.
+/// Head and body.
+type Push = (Vec<u32>, Vec<u32>);
+
 struct Chance {
     random: fastrand::Rng,
     models: Vec<OspServer>,
@@ -339,7 +342,7 @@ struct Chance {
     gradients: Vec<TensorList>,
     shards: Vec<OspShard>,
     blocked: Vec<Option<Action>>,
-    pushes: BTreeMap<(u32, u32, Stage), VecDeque<(Vec<u32>, Vec<u32>)>>,
+    pushes: BTreeMap<(u32, u32, Stage), VecDeque<Push>>,
     replies: BTreeMap<(u32, u32, Stage), VecDeque<Vec<u32>>>,
 }
 
