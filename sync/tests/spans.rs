@@ -1,5 +1,7 @@
 //! OSP with an ICS of several steps, and with budgets by windows, over the real communicator.
 
+#![expect(clippy::unwrap_used, reason = "in a test, the failure is the message")]
+
 use std::time::Duration;
 
 use syncline::comm::testing::threads;

@@ -3,7 +3,7 @@
 //! Owns their parameters, moments and versions, their importance, and the bitmap of the next step.
 //! Never communicates, and never depends on the order in which pushes arrive: contributions wait
 //! for one another and are added up in order of ranks. Called by the server's thread
-//! ([`service`]), and by the lockstep harness.
+//! (`service`), and by the lockstep harness.
 //!
 //! ```text
 //! push RS(t)   from each worker ──▶ all here, all slices at version t?
