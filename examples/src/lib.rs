@@ -15,6 +15,7 @@ pub mod plot;
 pub mod protocol;
 pub mod report;
 pub mod session;
+pub mod simulate;
 pub mod spec;
 pub mod tune;
 pub mod units;

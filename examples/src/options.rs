@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use syncline::control::momentum;
 use syncline::policy::schedule::Schedule;
+use syncline::record::RunDir;
 
 use crate::data::text::DEFAULT_CONTEXT;
 use crate::data::{DataKind, DataSource};
 use crate::model::NetKind;
-use crate::spec::{OptimiserKind, RunSpec, Straggler, SyncModel, TransportKind};
+use crate::spec::{
+    OptimiserKind, RunSpec, Steering, Straggler, StragglerPolicyKind, SyncModel, TransportKind,
+};
 use crate::units::{LinkRate, parse_latency};
 
 /// Longer explanation under the options, for the binary's `after_help`.
@@ -20,6 +24,11 @@ Examples:
       4 ranks on this host train on the embedded digits, under BSP and then under OSP
   syncline train --models bsp,osp,asp --seeds 1,2,3,4,5 --json results.json
       three models, five seeds each; the table shows mean and standard deviation
+  syncline train --models bsp,bsp:12.5%+asp,sync-switch --log logs && syncline report logs
+      BSP alone, with a planned switch to ASP, and with one that a policy chooses; then the report
+  syncline train --models bsp,ddp,mg-wfbp,bsp-buckets,osp
+      BSP with reductions after the backward pass; during it, in buckets as DDP cuts them, as
+      MG-WFBP does, or as ends first by measured times; and OSP
   syncline train --link-rate 100mbit --link-latency 200us
       the same over a slower link
   syncline train --link-rate none --transport shm
@@ -33,7 +42,9 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TrainOptions {
-    /// Synchronisation models to train under, one run after the other
+    /// Synchronisation models to train under, one run after the other; a plan such as
+    /// bsp:12.5%+asp runs under BSP for 12.5 % of the samples and then under ASP; sync-switch starts
+    /// under BSP and goes over to ASP by itself when the gradients' noise allows it
     #[arg(long, value_delimiter = ',', default_value = "bsp,osp", value_name = "LIST")]
     pub models: Vec<SyncModel>,
 
@@ -127,6 +138,27 @@ pub struct TrainOptions {
     /// Serve metrics for Prometheus while training: rank R on port P + R of 127.0.0.1
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=65_472), value_name = "P")]
     pub metrics_port: Option<u16>,
+    /// What becomes of the momentum under ASP after a switch: keep, zero, scaled, delayed:UPDATES,
+    /// ramp:UPDATES or double:UPDATES
+    #[arg(long, default_value = "keep", value_parser = parse_switch_momentum, value_name = "HOW")]
+    pub switch_momentum: String,
+
+    /// What to do about ranks that are slow under BSP
+    #[arg(long, value_enum, default_value_t = StragglerPolicyKind::None)]
+    pub straggler_policy: StragglerPolicyKind,
+
+    /// When training diverges, go back to an earlier state and on under BSP
+    #[arg(long)]
+    pub guard: bool,
+
+    /// Steps from one measurement of all ranks to the next, where a policy needs them
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000),
+          value_name = "STEPS")]
+    pub window: u32,
+
+    /// Write run logs for `syncline report` into a folder of DIR for each run
+    #[arg(long, value_name = "DIR")]
+    pub log: Option<PathBuf>,
 
     /// Write results as JSON; - means standard output, and moves the table to standard error
     #[arg(long, value_name = "FILE")]
@@ -175,9 +207,22 @@ impl TrainOptions {
     ///
     /// # Errors
     ///
-    /// A straggler that is no rank; a network or a setting that the data has no use for.
+    /// A network or a setting that the data has no use for,
+    /// A straggler that is no rank, a course of the momentum for an optimiser without, or run logs
+    /// where there are some.
     pub fn check(&self) -> Result<(), String> {
         self.check_data()?;
+        let has_momentum = matches!(self.optimiser, OptimiserKind::Sgd | OptimiserKind::Nesterov);
+        if !has_momentum && self.switch_momentum != "keep" {
+            let name = self.optimiser.name();
+            return Err(format!("--switch-momentum is for sgd and nesterov, not for {name}"));
+        }
+        for dir in self.runs().iter().filter_map(|run| run.log.as_ref()) {
+            if RunDir::ranks_in(dir).is_ok_and(|ranks| !ranks.is_empty()) {
+                let dir = dir.display();
+                return Err(format!("--log: there are run logs in {dir}; choose another folder"));
+            }
+        }
         let stranger = self.stragglers.iter().find(|slow| slow.rank >= self.ranks);
         match stranger {
             Some(slow) => {
@@ -233,6 +278,13 @@ impl TrainOptions {
             link_rate: self.link_rate,
             link_latency: self.link_latency,
             metrics_port: self.metrics_port,
+            steering: Steering {
+                momentum: self.switch_momentum.clone(),
+                stragglers: self.straggler_policy,
+                guards: self.guard,
+                window: self.window,
+            },
+            log: self.log.as_ref().map(|dir| dir.join(format!("{}-seed{seed}", model.name()))),
         }
     }
 }
@@ -255,6 +307,10 @@ fn parse_weight_decay(text: &str) -> Result<f32, String> {
 fn parse_clip_norm(text: &str) -> Result<f32, String> {
     let norm = text.parse::<f32>().ok().filter(|norm| norm.is_finite() && *norm > 0.0);
     norm.ok_or_else(|| "a norm to clip at is a number above 0".to_owned())
+}
+
+fn parse_switch_momentum(text: &str) -> Result<String, String> {
+    momentum::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 fn parse_schedule(text: &str) -> Result<String, String> {
@@ -346,11 +402,46 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn plans_and_their_settings_reach_the_run() {
+        let line = "--models bsp,bsp:12.5%+asp --switch-momentum ramp:50 --log x --guard \
+                    --straggler-policy elastic --window 7";
+        let runs = parse(line).unwrap().runs();
+        assert_eq!(runs[1].model.name(), "bsp:12.5%+asp");
+        let expected = Steering {
+            momentum: "ramp:50".to_owned(),
+            stragglers: StragglerPolicyKind::Elastic,
+            guards: true,
+            window: 7,
+        };
+        assert_eq!(runs[1].steering, expected);
+        assert_eq!(runs[1].log, Some(PathBuf::from("x/bsp:12.5%+asp-seed1")));
+        assert_eq!(parse("").unwrap().runs()[0].steering, Steering::default());
+        let error = parse("--optimiser adam --switch-momentum zero").unwrap().check().unwrap_err();
+        assert!(error.contains("for sgd and nesterov, not for adam"), "{error}");
+    }
+
+    #[test]
+    fn logs_are_never_overwritten() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let options = parse(&format!("--models bsp --log {}", folder.path().display())).unwrap();
+        assert!(options.check().is_ok());
+        let run = folder.path().join("bsp-seed1");
+        std::fs::create_dir(&run).unwrap();
+        assert!(options.check().is_ok());
+        std::fs::write(run.join("rank-0.jsonl"), "").unwrap();
+        assert!(options.check().unwrap_err().contains("choose another folder"));
+    }
+
+    #[test]
     fn bad_values_are_refused_with_a_reason() {
         let unknown = "xsp".parse::<SyncModel>().unwrap_err();
         for (line, reason) in [
             ("--ranks 0", "0 is not in 1..=64"),
             ("--models bsp,xsp", unknown.as_str()),
+            ("--models bsp+asp", "'bsp' needs its share of the samples"),
+            ("--switch-momentum half", "no course of the momentum 'half'"),
+            ("--straggler-policy wait", "possible values: none, greedy, elastic"),
+            ("--window 0", "0 is not in 1..=100000"),
             ("--weight-decay=-1", "weight decay is a number from 0 on"),
             ("--clip-norm 0", "a norm to clip at is a number above 0"),
             ("--straggler 1", "write RANK:TIME or RANK:TIME:FROM-TO"),

@@ -6,7 +6,8 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use syncline::record::Decision;
 
 /// How every line of ours starts.
 const MARK: &str = "{\"syncline\":";
@@ -35,6 +36,8 @@ pub enum Message {
         /// The learning rate of that step.
         lr: f32,
     },
+    /// Something was decided while training; from rank 0 only.
+    Decision(Decision),
     /// The rank has trained and measured; its last message.
     Done(Summary),
     /// An epoch has ended.
@@ -43,7 +46,8 @@ pub enum Message {
         epoch: u32,
         /// When it ended.
         t_s: f64,
-        /// Mean training loss over all ranks.
+        /// Mean training loss over all ranks; one that is not finite arrives as NaN.
+        #[serde(deserialize_with = "or_nan")]
         loss: f32,
         /// Part of the gradients' bytes whose synchronisation was deferred, 0 to 100.
         deferred_pct: f64,
@@ -56,7 +60,8 @@ pub enum Message {
         step: u64,
         /// Now.
         t_s: f64,
-        /// This rank's loss in the last step.
+        /// This rank's loss in the last step; one that is not finite arrives as NaN.
+        #[serde(deserialize_with = "or_nan")]
         loss: f32,
     },
     /// All ranks are ready, and training starts.
@@ -92,11 +97,18 @@ pub struct Summary {
     pub exposed_s: f64,
     /// Bytes this rank sent.
     pub bytes_sent: u64,
+    /// Spent on going from one sync model, group of ranks or state to another.
+    pub switch_s: f64,
     /// Accuracy of the parameters that training ended with; from rank 0 only.
     pub final_accuracy: Option<f64>,
     /// Mean loss on the test items at the end, in nats; from rank 0 only, none if not finite.
     #[serde(default)]
     pub final_test_loss: Option<f64>,
+}
+
+/// A number, or NaN for what JSON writes in place of one that is not finite.
+pub(crate) fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+    Ok(Option::<f32>::deserialize(deserializer)?.unwrap_or(f32::NAN))
 }
 
 /// A line that starts as ours but is none of our messages.
@@ -156,7 +168,40 @@ impl Message {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use syncline::record::DecisionKind;
+
     use super::*;
+
+    fn decision() -> Decision {
+        Decision {
+            t_s: 1.5,
+            step: 40,
+            samples: 640,
+            kind: DecisionKind::Switch,
+            from: "bsp".to_owned(),
+            to: "asp".to_owned(),
+            reason: "the plan".to_owned(),
+            evidence: BTreeMap::from([("loss".to_owned(), f64::INFINITY)]),
+            cost_ms: Some(2.5),
+        }
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_arrives_as_one() {
+        for loss in [f32::NAN, f32::INFINITY] {
+            let progress = Message::Progress { epoch: 0, step: 1, t_s: 0.5, loss };
+            let epoch = Message::Epoch { epoch: 0, t_s: 0.5, loss, deferred_pct: 0.0 };
+            for line in [progress.to_line(), epoch.to_line()] {
+                let message = Message::from_line(&line).unwrap().unwrap();
+                let (Message::Progress { loss, .. } | Message::Epoch { loss, .. }) = message else {
+                    panic!("{message:?}")
+                };
+                assert!(loss.is_nan(), "{line}");
+            }
+        }
+    }
 
     #[test]
     fn messages_survive_their_way_through_a_line() {
@@ -171,6 +216,7 @@ mod tests {
             Message::Epoch { epoch: 1, t_s: 0.25, loss: 0.1, deferred_pct: 63.0 },
             Message::Diverged { epoch: 1, step: 9, lr: 0.5 },
             Message::SyncTimes { us: vec![1.5, 2.0, 1e6] },
+            Message::Decision(decision()),
             Message::Accuracy { epoch: 2, t_s: 1.0 / 3.0, accuracy: 0.97 },
             Message::Done(Summary {
                 steps: 66,
@@ -179,6 +225,7 @@ mod tests {
                 compute_s: 0.6,
                 exposed_s: 0.4,
                 bytes_sent: 99,
+                switch_s: 0.25,
                 final_accuracy: None,
                 final_test_loss: Some(1.5),
             }),

@@ -5,7 +5,8 @@
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use syncline::record::Decision;
 
 use crate::spec::SyncModel;
 
@@ -55,8 +56,16 @@ pub struct Run {
     pub compute_mean_ms: f64,
     /// At the end of each epoch: seconds, and accuracy from 0 to 1.
     pub accuracy_over_time: Vec<(f64, f64)>,
-    /// Mean training loss of each epoch.
+    /// Mean training loss of each epoch; NaN, `null` in JSON, where it was not finite.
+    #[serde(deserialize_with = "numbers")]
     pub loss_per_epoch: Vec<f32>,
+    /// Part of the training time that went into changes of the sync model, of the ranks that take
+    /// part, or back to an earlier state; of the slowest rank, in milliseconds.
+    #[serde(default)]
+    pub switch_ms: f64,
+    /// What was decided while training, as rank 0 tells it.
+    #[serde(default)]
+    pub decisions: Vec<Decision>,
     /// Part of the gradients' bytes whose synchronisation was deferred, 0 to 100, mean over
     /// epochs.
     pub deferred_pct: f64,
@@ -75,6 +84,11 @@ pub struct Run {
     /// All settings but model and seed, in words.
     #[serde(default)]
     pub setting: String,
+}
+
+fn numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f32>, D::Error> {
+    let all = Vec::<Option<f32>>::deserialize(deserializer)?;
+    Ok(all.into_iter().map(|number| number.unwrap_or(f32::NAN)).collect())
 }
 
 /// Mean and sample standard deviation; the latter 0 for a single value.
@@ -167,6 +181,24 @@ impl Report {
         table.to_string()
     }
 
+    /// What was decided in each run, a line each, and what carrying it out cost.
+    pub fn decisions(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for run in self.runs.iter().filter(|run| !run.decisions.is_empty()) {
+            let (title, seed, ms) = (run.model.title(), run.seed, run.switch_ms);
+            lines.push(format!(
+                "{title}, seed {seed}: changes took {ms:.2} ms, part of {:.3} s",
+                run.wall_s
+            ));
+            lines.extend(run.decisions.iter().map(|decision| {
+                let Decision { t_s, step, kind, from, to, reason, cost_ms, .. } = decision;
+                let cost = cost_ms.map(|ms| format!(" in {ms:.2} ms")).unwrap_or_default();
+                format!("  {t_s:.3} s, step {step}: {kind} {from} -> {to}{cost}: {reason}")
+            }));
+        }
+        lines
+    }
+
     /// One line for each model but BSP on how it compares with BSP; none if BSP did not run.
     pub fn comparison(&self) -> Vec<String> {
         let speed = |model: &SyncModel| self.spread(model, |run| run.samples_per_s).mean;
@@ -195,6 +227,10 @@ impl Report {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::collections::BTreeMap;
+
+    use syncline::record::DecisionKind;
+
     use super::*;
     use crate::spec::model;
 
@@ -227,6 +263,8 @@ pub(crate) mod tests {
             compute_mean_ms: 6.5,
             accuracy_over_time,
             loss_per_epoch: vec![1.0, 0.5],
+            switch_ms: 0.0,
+            decisions: Vec::new(),
             deferred_pct: 0.0,
             data: "digits".to_owned(),
             net: "cnn".to_owned(),
@@ -271,6 +309,36 @@ pub(crate) mod tests {
         let line = "OSP: 1.55 x the samples/s of BSP, accuracy +0.00 points";
         assert_eq!(report.comparison(), [line]);
         assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    }
+
+    #[test]
+    fn decisions_are_told_under_the_run_that_made_them() {
+        let mut changed = run("bsp:10%+asp", 3, 3000.0, 0.98);
+        changed.wall_s = 2.0;
+        changed.switch_ms = 1.5;
+        changed.loss_per_epoch = vec![f32::NAN, 0.5];
+        changed.decisions = vec![Decision {
+            t_s: 0.25,
+            step: 7,
+            samples: 112,
+            kind: DecisionKind::Switch,
+            from: "bsp".to_owned(),
+            to: "asp".to_owned(),
+            reason: "the plan".to_owned(),
+            evidence: BTreeMap::new(),
+            cost_ms: Some(1.25),
+        }];
+        let report = Report { runs: vec![run("bsp", 3, 2000.0, 0.97), changed] };
+        assert_eq!(
+            report.decisions(),
+            [
+                "BSP:10%+ASP, seed 3: changes took 1.50 ms, part of 2.000 s",
+                "  0.250 s, step 7: switch bsp -> asp in 1.25 ms: the plan",
+            ]
+        );
+        let read: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+        assert_eq!(read.runs[1].decisions, report.runs[1].decisions);
+        assert!(read.runs[1].loss_per_epoch[0].is_nan());
     }
 
     #[test]

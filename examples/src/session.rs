@@ -3,19 +3,25 @@
 //! Owns the translation between the trainer's tensors and the session's slices, and the count of
 //! bytes and waits. Called by a rank of `syncline train`.
 
-use std::sync::Arc;
-use std::time::Instant;
+mod planned;
+#[cfg(test)]
+mod tests;
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use syncline::control::runs_apart;
 use syncline::metrics::{Metrics, MetricsServer};
 use syncline::{
-    Adam, Communicator, Config, LinkRate, ModelKind, Optimiser, Pacing, ReduceOp, Session,
-    SessionConfig, Sgd, TensorSpec, TransportChoice,
+    Adam, Communicator, Config, LinkRate, Optimiser, Pacing, ReduceOp, Session, SessionConfig, Sgd,
+    TensorSpec, TransportChoice,
 };
 
 use crate::BoxError;
 use crate::model::Tensor;
 use crate::spec::{OptimiserKind, RunSpec, TransportKind};
-use crate::worker::{EpochReport, StepCost, Synchroniser};
+use crate::worker::{EpochReport, Meeting, Position, StepCost, Stretch, Synchroniser};
+use planned::Planned;
 
 /// The trainer's view of a [`Session`].
 #[derive(Debug)]
@@ -24,6 +30,7 @@ pub struct SessionSynchroniser {
     config: SessionConfig,
     session: Option<Session>,
     metrics: Option<(Arc<Metrics>, MetricsServer)>,
+    planned: Planned,
     is_paced: bool,
     bytes_seen: u64,
     /// Of this epoch's steps.
@@ -48,9 +55,21 @@ impl SessionSynchroniser {
             rate: LinkRate { bytes_per_s: bytes_per_s as f64 },
             latency: spec.link_latency,
         });
-        let model: ModelKind = spec.model.name().parse()?;
         let is_paced = config.pacing.is_some();
-        let communicator = Communicator::connect(config)?;
+        Self::over(Communicator::connect(config)?, spec, is_paced)
+    }
+
+    /// The ranks of `communicator` with the run's settings but those of its links.
+    ///
+    /// # Errors
+    ///
+    /// A setting that cannot work.
+    pub fn over(
+        communicator: Communicator,
+        spec: &RunSpec,
+        is_paced: bool,
+    ) -> Result<Self, BoxError> {
+        let planned = Planned::new(spec, optimiser(spec))?;
         let rank = communicator.rank();
         let metrics = spec.metrics_port.map(|port| serve_metrics(port, rank)).transpose()?;
         Ok(Self {
@@ -58,13 +77,14 @@ impl SessionSynchroniser {
             communicator,
             metrics,
             config: SessionConfig {
-                model,
-                optimiser: optimiser(spec),
+                model: planned.model(),
+                optimiser: planned.optimiser(),
                 clip_norm: spec.clip_norm,
                 seed: spec.seed,
                 ..SessionConfig::default()
             },
             session: None,
+            planned,
             bytes_seen: 0,
             deferred_bytes: 0,
             all_bytes: 0,
@@ -78,6 +98,12 @@ impl SessionSynchroniser {
 
     fn session(&mut self) -> Result<&mut Session, BoxError> {
         self.session.as_mut().ok_or_else(|| "start comes first".into())
+    }
+
+    /// All of the time since then was waiting.
+    fn cost_since(&mut self, start: Instant) -> StepCost {
+        let exposed_ns = nanos(start.elapsed());
+        StepCost { exposed_ns, bytes_sent: self.bytes_since(), report: None }
     }
 
     fn bytes_since(&mut self) -> u64 {
@@ -105,6 +131,10 @@ impl Synchroniser for SessionSynchroniser {
         Ok(())
     }
 
+    fn gradient_ready(&mut self, tensor: usize, gradient: &[f32]) -> Result<(), BoxError> {
+        Ok(self.session()?.gradient_ready(tensor, gradient)?)
+    }
+
     fn step(
         &mut self,
         loss: f32,
@@ -120,31 +150,54 @@ impl Synchroniser for SessionSynchroniser {
         }
         self.deferred_bytes += report.bytes_deferred;
         self.all_bytes += report.bytes_deferred + report.bytes_important;
-        let exposed_ns = u64::try_from(report.exposed.as_nanos()).unwrap_or(u64::MAX);
-        Ok(StepCost { exposed_ns, bytes_sent: self.bytes_since() })
+        let bytes_sent = self.bytes_since();
+        Ok(StepCost { exposed_ns: nanos(report.exposed), bytes_sent, report: Some(report) })
     }
 
     fn end_epoch(&mut self, mean_loss: f32) -> Result<EpochReport, BoxError> {
         let start = Instant::now();
-        self.session()?.end_epoch(mean_loss)?;
+        let session = self.session()?;
+        let deferral = session.end_epoch(mean_loss)?.clone();
+        let is_apart = runs_apart(&session.config().model);
         let mut mean = [mean_loss];
         // Under ASP nobody waits for anybody, not even to hear of the loss.
-        if !matches!(self.config.model, ModelKind::Asp(_)) {
+        if !is_apart {
             self.communicator.all_reduce(&mut mean, ReduceOp::Avg)?;
         }
         let deferred = std::mem::take(&mut self.deferred_bytes) as f64;
         let all = std::mem::take(&mut self.all_bytes).max(1) as f64;
-        let exposed_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let cost = StepCost { exposed_ns, bytes_sent: self.bytes_since() };
-        Ok(EpochReport { mean_loss: mean[0], deferred_fraction: deferred / all, cost })
+        let cost = self.cost_since(start);
+        let deferred_fraction = deferred / all;
+        Ok(EpochReport { mean_loss: mean[0], deferred_fraction, deferral: Some(deferral), cost })
     }
 
     fn finish(&mut self, parameters: &mut [Tensor]) -> Result<StepCost, BoxError> {
         let start = Instant::now();
         self.session()?.finish(&mut slices_mut(parameters))?;
-        let exposed_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Ok(StepCost { exposed_ns, bytes_sent: self.bytes_since() })
+        Ok(self.cost_since(start))
     }
+
+    fn model(&self) -> String {
+        let session = self.session.as_ref();
+        session.map_or(self.config.model, |session| session.config().model).name().to_owned()
+    }
+
+    fn stretch(&mut self, at: Position) -> Stretch {
+        Stretch::of_all(self.planned.steps_to_change(at))
+    }
+
+    fn meet(&mut self, at: Position, parameters: &mut [Tensor]) -> Result<Meeting, BoxError> {
+        let Some(change) = self.planned.change_at(at) else { return Ok(Meeting::default()) };
+        let start = Instant::now();
+        let report = self.session()?.switch_to(change.switch, &mut slices_mut(parameters))?;
+        let decisions = vec![change.decision(report.total)];
+        let (cost, switching) = (self.cost_since(start), start.elapsed());
+        Ok(Meeting { cost, switching, decisions, resume_at: None })
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn serve_metrics(first: u16, rank: u32) -> Result<(Arc<Metrics>, MetricsServer), BoxError> {

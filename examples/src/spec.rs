@@ -1,6 +1,7 @@
 //! What one run is, as the parent tells its ranks. Owns nothing but the description.
 //! Made by `options`, carried to each rank as one argument, read by `worker`.
 
+mod steering;
 mod straggler;
 mod sync_model;
 
@@ -15,6 +16,7 @@ use crate::data::DataKind;
 use crate::model::NetKind;
 use crate::units::LinkRate;
 
+pub use steering::{Steering, StragglerPolicyKind};
 pub use straggler::Straggler;
 pub use sync_model::SyncModel;
 #[cfg(test)]
@@ -109,6 +111,10 @@ pub struct RunSpec {
     /// Where rank 0 serves metrics; each other rank does so as many ports on as its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics_port: Option<u16>,
+    /// When and why the sync model or the ranks that take part change.
+    pub steering: Steering,
+    /// Folder of this run's logs; none for no logs.
+    pub log: Option<PathBuf>,
 }
 
 impl RunSpec {
@@ -160,6 +166,7 @@ impl RunSpec {
         parts.extend(self.clip_norm.map(|norm| format!("gradients clipped to {norm}")));
         parts.extend(self.schedule.as_ref().map(|schedule| format!("schedule {schedule}")));
         parts.extend(self.stragglers.iter().map(|slow| format!("straggler {slow}")));
+        parts.extend(self.steering.unusual());
         parts.extend(self.train_limit.map(|limit| format!("at most {limit} to train on")));
         parts.extend(self.test_limit.map(|limit| format!("at most {limit} to test on")));
         parts.iter().fold(String::new(), |mut text, part| {
@@ -198,6 +205,8 @@ pub(crate) mod tests {
             link_rate: LinkRate { bytes_per_s: Some(25_000_000) },
             link_latency: Duration::ZERO,
             metrics_port: None,
+            steering: Steering::default(),
+            log: None,
         }
     }
 
@@ -209,6 +218,7 @@ pub(crate) mod tests {
         sent.stragglers = vec!["3:30ms:1-2".parse().unwrap()];
         sent.optimiser = OptimiserKind::AdamW;
         sent.clip_norm = Some(1.5);
+        sent.metrics_port = Some(9000);
         sent.schedule = Some("warm \"up\"".to_owned());
         sent.data_dir = Some(PathBuf::from("/a b/c"));
         sent.link_latency = Duration::from_nanos(1_234_567_891);

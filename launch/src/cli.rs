@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::command::{info, perf, report, run, train, tune};
+use crate::command::{info, perf, report, run, simulate, train, tune};
 
 /// Something failed that no other code names.
 pub const EXIT_FAILED: i32 = 1;
@@ -32,6 +32,7 @@ Examples:
     syncline run -n 4 -- ./trainer --epochs 3      start 4 ranks of your own program
     syncline tune --data fashion-mnist             when to switch from BSP to ASP
     syncline perf all_reduce -n 2,4,8              measure a collective
+    syncline simulate --ranks 8,64,1024            the models over networks that are not there
     syncline report runs -o report.html            compare runs that are over
     syncline info                                  what this host can do";
 
@@ -64,10 +65,12 @@ enum Command {
     Run(run::RunArgs),
     /// Train a small model under several synchronisation models, and compare them.
     Train(train::TrainArgs),
+    /// Simulate the synchronisation models in virtual time, over networks that are not there.
+    Simulate(simulate::SimulateArgs),
     /// Find after which share of a job to switch from BSP to ASP, for jobs that come again.
     #[command(after_help = tune::EXAMPLES, mut_arg("models", |arg| arg.hide(true)),
               mut_arg("seeds", |arg| arg.hide(true)), mut_arg("plot", |arg| arg.hide(true)),
-              mut_arg("no_plot", |arg| arg.hide(true)))]
+              mut_arg("log", |arg| arg.hide(true)), mut_arg("no_plot", |arg| arg.hide(true)))]
     Tune(tune::TuneArgs),
     /// Measure a collective: time, bandwidth, and whether the result is right.
     Perf(perf::PerfArgs),
@@ -86,6 +89,7 @@ pub fn main() -> ExitCode {
     let code = match cli.command {
         Command::Run(args) => run::run(args),
         Command::Train(args) => train::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Report(args) => report::run(&args),

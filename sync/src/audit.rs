@@ -19,8 +19,9 @@
 //!
 //! What "each element once" means depends on the model: in each step (BSP; OSP, important and
 //! deferred parts together), at the end of each round of local steps (local SGD), in each window of
-//! `every` steps (DiLoCo). A break becomes [`Action::Fail`] with [`Error::Protocol`], which names
-//! rule, step and numbers; the model is not asked again.
+//! `every` steps (DiLoCo). Elements are counted, not named: one that is sent twice in the place of
+//! another is not seen here, but by a model's own tests. A break becomes [`Action::Fail`] with
+//! [`Error::Protocol`], which names rule, step and numbers; the model is not asked again.
 
 use std::collections::BTreeMap;
 
@@ -76,8 +77,13 @@ impl Rules {
         let moments = if config.optimiser.has_second_moment() { 2 } else { 1 };
         let with_moments = elements * (1 + moments);
         match config.model {
-            ModelKind::Asp(_) => None,
-            ModelKind::Bsp => {
+            ModelKind::Asp(_)
+            | ModelKind::Dssp(_)
+            | ModelKind::Gba(_)
+            | ModelKind::OspServer(_)
+            | ModelKind::R2sp(_)
+            | ModelKind::Ssp(_) => None,
+            ModelKind::Bsp | ModelKind::BspBuckets(_) => {
                 let coverage = Coverage::Step { elements };
                 Some(Self { model, coverage, drain_len: None, flights: 0, staleness: 0 })
             }
@@ -280,7 +286,10 @@ impl Audit {
                 let numbers = || format!("{found:?} came, {wanted:?} was awaited (id, elements)");
                 return self.require(found == wanted, "right result", numbers);
             }
-            Event::Collected { .. } | Event::Gathered { .. } | Event::Replied { .. } => return,
+            Event::Collected { .. }
+            | Event::Gathered { .. }
+            | Event::Replied { .. }
+            | Event::StageReplied { .. } => return,
         };
         let at = self.call;
         self.require(at == Call::None, "its turn", || format!("{call:?} during {at:?}"));
@@ -299,7 +308,12 @@ impl Audit {
         self.require(awaited.is_none(), "its turn", numbers);
         match action {
             Action::Fail(_) | Action::Gather { .. } => {}
-            Action::AwaitReply { .. } | Action::Collect | Action::Push { .. } => {
+            Action::AwaitReply { .. }
+            | Action::AwaitStage { .. }
+            | Action::Collect
+            | Action::EndStages { .. }
+            | Action::Push { .. }
+            | Action::PushStage { .. } => {
                 self.require(false, "its turn", || format!("{action:?}, which is for servers"));
             }
             Action::Reduce { id, data } => {

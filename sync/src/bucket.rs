@@ -19,6 +19,8 @@
 //! was reduced. But it looks only one tensor ahead, and can end later than the best plan. [`plan`]
 //! never ends later than any.
 
+pub mod rule;
+
 use std::ops::Range;
 use std::time::Duration;
 
@@ -180,8 +182,10 @@ pub fn merge_greedily(gradients: &[Gradient], cost: CostModel) -> Buckets {
     buckets
 }
 
-/// The buckets that end first; of such plans, the one with the fewest buckets. Takes O(n^2).
+/// The buckets that end first. Takes O(n^2).
 ///
+/// Every run of first tensors is reduced as soon as it can be, in the fewest buckets that do so.
+/// A plan with fewer buckets may end as soon where the last tensors come late.
 /// The sooner the first tensors are reduced, the sooner all are, whatever follows: so the best plan
 /// of all holds the best plan of its first tensors.
 pub fn plan(gradients: &[Gradient], cost: CostModel) -> Buckets {

@@ -1,6 +1,7 @@
 //! The one place of this crate that reads the clock.
 //!
-//! Called by the session only: models get durations with their events.
+//! Called by the session and the server's thread only: models and shards get durations with their
+//! events.
 
 use std::time::{Duration, Instant};
 
@@ -19,4 +20,9 @@ impl Moment {
     pub(crate) fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
+}
+
+/// Lets other threads run for about this long.
+pub(crate) fn pause(duration: Duration) {
+    std::thread::park_timeout(duration);
 }

@@ -5,6 +5,7 @@
 
 use std::str::FromStr;
 
+pub use crate::bucket::rule::{BucketRule, ByteCaps, PlanConfig, Planner};
 use crate::error::{Error, Result};
 use crate::layout::{ELEMENT_BYTES, Granularity};
 pub use crate::model::diloco::DilocoConfig;
@@ -12,7 +13,9 @@ pub use crate::model::local_sgd::LocalSgdConfig;
 use crate::model::osp::budget::BudgetRule;
 use crate::model::osp::correction::Lgp;
 pub use crate::model::osp::{GibLag, OspConfig};
+pub use crate::model::osp_server::settings::OspServerConfig;
 use crate::optimiser::Optimiser;
+pub use crate::server::config::{DsspConfig, GbaModelConfig, R2spConfig, ServerConfig, SspConfig};
 
 /// Settings of a session; they must be the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,11 +61,40 @@ pub enum ModelKind {
     Diloco(DilocoConfig),
     /// Local SGD: local steps, with parameters averaged now and then.
     LocalSgd(LocalSgdConfig),
+    /// The same, with reductions that start during the backward pass.
+    BspBuckets(BucketRule),
+    /// Stale synchronous parallel with a bound that moves, on the parameter server.
+    Dssp(DsspConfig),
+    /// The parameter server gathers a global batch for each update.
+    Gba(GbaModelConfig),
     /// Overlapped synchronous parallel, in its all-reduce form.
     Osp(OspConfig),
+    /// The parameter server serves one worker after another.
+    R2sp(R2spConfig),
+    /// Stale synchronous parallel, on the parameter server: nobody leads the slowest by far.
+    Ssp(SspConfig),
+    /// Overlapped synchronous parallel, on a parameter server: the paper's own form.
+    OspServer(OspServerConfig),
 }
 
 impl ModelKind {
+    /// All names that a model can be parsed from.
+    pub const NAMES: [&'static str; 13] = [
+        "asp",
+        "bsp",
+        "bsp-buckets",
+        "ddp",
+        "diloco",
+        "dssp",
+        "gba",
+        "local-sgd",
+        "mg-wfbp",
+        "osp",
+        "osp-ps",
+        "r2sp",
+        "ssp",
+    ];
+
     /// Its name on command lines and in reports.
     pub fn name(&self) -> &'static str {
         match self {
@@ -70,7 +102,31 @@ impl ModelKind {
             Self::Bsp => "bsp",
             Self::Diloco(_) => "diloco",
             Self::LocalSgd(_) => "local-sgd",
+            Self::BspBuckets(rule) => rule.name(),
+            Self::Dssp(_) => "dssp",
+            Self::Gba(_) => "gba",
             Self::Osp(_) => "osp",
+            Self::OspServer(_) => "osp-ps",
+            Self::R2sp(_) => "r2sp",
+            Self::Ssp(_) => "ssp",
+        }
+    }
+
+    /// What shards and workers do, if it has a parameter server. Its ranks may then make different
+    /// numbers of steps between two drains.
+    pub fn server(&self) -> Option<ServerConfig> {
+        match *self {
+            Self::Asp(asp) => Some(asp.into()),
+            Self::Bsp
+            | Self::BspBuckets(_)
+            | Self::Diloco(_)
+            | Self::LocalSgd(_)
+            | Self::Osp(_)
+            | Self::OspServer(_) => None,
+            Self::Dssp(dssp) => Some(dssp.into()),
+            Self::Gba(gba) => Some(gba.into()),
+            Self::R2sp(r2sp) => Some(r2sp.into()),
+            Self::Ssp(ssp) => Some(ssp.into()),
         }
     }
 
@@ -78,6 +134,7 @@ impl ModelKind {
     pub(crate) fn granularity(&self) -> Granularity {
         match self {
             Self::Osp(osp) => osp.granularity,
+            Self::OspServer(server) => server.osp.granularity,
             _ => Granularity::Tensors,
         }
     }
@@ -93,16 +150,22 @@ impl FromStr for ModelKind {
             "bsp" => Ok(Self::Bsp),
             "diloco" => Ok(Self::Diloco(DilocoConfig::default())),
             "local-sgd" => Ok(Self::LocalSgd(LocalSgdConfig::default())),
+            "dssp" => Ok(Self::Dssp(DsspConfig::default())),
+            "gba" => Ok(Self::Gba(GbaModelConfig::default())),
             "osp" => Ok(Self::Osp(OspConfig::default())),
-            _ => {
-                let reason = format!("no sync model '{name}'; asp, bsp, diloco, local-sgd, osp");
-                Err(Error::Config { reason })
-            }
+            "osp-ps" => Ok(Self::OspServer(OspServerConfig::default())),
+            "r2sp" => Ok(Self::R2sp(R2spConfig::default())),
+            "ssp" => Ok(Self::Ssp(SspConfig::default())),
+            _ => BucketRule::named(name).map(Self::BspBuckets).ok_or_else(|| {
+                let names = Self::NAMES.join(", ");
+                Error::Config { reason: format!("no sync model '{name}'; there are {names}") }
+            }),
         }
     }
 }
 
-/// Settings of ASP, the same on every rank.
+/// Settings of ASP, and of a worker under every model with a parameter server, the same on every
+/// rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AspConfig {
     /// When a worker waits for the parameters that answer its push.
@@ -146,15 +209,18 @@ impl SessionConfig {
         let limit = self.clip_norm.unwrap_or(1.0);
         require(limit.is_finite() && limit > 0.0, "the clipped norm is above 0", limit)?;
         match &self.model {
-            ModelKind::Asp(_) | ModelKind::Bsp => Ok(()),
-            ModelKind::Diloco(diloco) => diloco.validate(),
-            ModelKind::LocalSgd(local) => local.validate(),
-            ModelKind::Osp(osp) => validate_osp(osp),
+            ModelKind::Diloco(diloco) => diloco.validate()?,
+            ModelKind::LocalSgd(local) => local.validate()?,
+            ModelKind::BspBuckets(rule) => rule.validate()?,
+            ModelKind::Osp(osp) => validate_osp(osp)?,
+            ModelKind::OspServer(server) => server.validate()?,
+            _ => {}
         }
+        self.model.server().map_or(Ok(()), |server| server.validate())
     }
 }
 
-fn validate_osp(osp: &OspConfig) -> Result<()> {
+pub(crate) fn validate_osp(osp: &OspConfig) -> Result<()> {
     match osp.budget {
         BudgetRule::Fixed { share, .. } => {
             require((0.0..=1.0).contains(&share), "the share lies in 0..=1", share)?;
@@ -179,7 +245,7 @@ fn validate_osp(osp: &OspConfig) -> Result<()> {
     Ok(())
 }
 
-fn require(holds: bool, rule: &str, value: impl std::fmt::Display) -> Result<()> {
+pub(crate) fn require(holds: bool, rule: &str, value: impl std::fmt::Display) -> Result<()> {
     if holds {
         return Ok(());
     }
@@ -193,9 +259,11 @@ mod tests {
 
     #[test]
     fn defaults_are_valid() {
-        for name in ["asp", "bsp", "diloco", "local-sgd", "osp"] {
+        for name in ModelKind::NAMES {
             let model: ModelKind = name.parse().unwrap();
             assert_eq!(model.name(), name);
+            let has_server = ["asp", "dssp", "gba", "r2sp", "ssp"].contains(&name);
+            assert_eq!(model.server().is_some(), has_server);
             SessionConfig { model, ..Default::default() }.validate().unwrap();
         }
         assert!("bps".parse::<ModelKind>().unwrap_err().to_string().contains("'bps'"));
@@ -219,6 +287,9 @@ mod tests {
             let error = config.validate().unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
+        let dssp = DsspConfig { r_max: u64::MAX, ..Default::default() };
+        let config = SessionConfig { model: ModelKind::Dssp(dssp), ..Default::default() };
+        assert!(config.validate().unwrap_err().to_string().contains("r_max"));
         let optimiser = Sgd { momentum: 1.0, ..Sgd::default() }.into();
         let error = SessionConfig { optimiser, ..Default::default() }.validate().unwrap_err();
         assert!(error.to_string().contains("momentum"), "{error}");

@@ -6,10 +6,15 @@
 //! | model | what a step waits for | take it when |
 //! |---|---|---|
 //! | [`ModelKind::Bsp`] | all gradients of all ranks | the network is fast; as the reference |
+//! | [`ModelKind::BspBuckets`] | the same, part of which travels during the backward pass | as BSP; the fair base to compare with |
 //! | [`ModelKind::Osp`] | the important gradients; the rest follow during the next step | the network is slow |
 //! | [`ModelKind::LocalSgd`] | nothing; every so many steps, an average of all parameters | an average a step costs too much |
 //! | [`ModelKind::Diloco`] | nothing, while its averages hide behind steps | the network is very slow |
+//! | [`ModelKind::OspServer`] | the same, from a parameter server | the paper's form is wanted |
 //! | [`ModelKind::Asp`] | its own round trip to the parameter server | ranks differ in speed, and accuracy may suffer |
+//! | [`ModelKind::Ssp`], [`ModelKind::Dssp`] | the slowest rank, if it is far behind | the same, and staleness is to have a bound |
+//! | [`ModelKind::R2sp`] | its turn at the parameter server | a server's link is what is slow |
+//! | [`ModelKind::Gba`] | its own round trip | the same as ASP, with the global batch of BSP |
 //!
 //! - **Numbers.** Each step returns a [`StepReport`]; [`RunStats`] makes means and tails of them.
 //! - **Agreement.** What the ranks agree on has the same bits on every rank; every so many steps
@@ -18,7 +23,7 @@
 //! - **Policies** without I/O, for rates, switches and stragglers: [`policy`]; what to reduce
 //!   together: [`bucket`].
 //! - **Audits**: rules that a running model keeps, or fails: [`audit`].
-//! - **Studies** without a network: [`lockstep`].
+//! - **Studies** without a network: [`lockstep`]; over a simulated one: [`simulation`].
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +31,7 @@ pub mod audit;
 pub mod bucket;
 mod clock;
 pub mod config;
+pub mod control;
 mod error;
 pub mod layout;
 pub mod lockstep;
@@ -38,10 +44,12 @@ pub mod record;
 mod report;
 pub mod server;
 mod session;
+pub mod simulation;
 
 pub use config::{
-    AspConfig, AspRate, DilocoConfig, GibLag, LocalSgdConfig, ModelKind, OspConfig, Pull,
-    SessionConfig,
+    AspConfig, AspRate, BucketRule, ByteCaps, DilocoConfig, DsspConfig, GbaModelConfig, GibLag,
+    LocalSgdConfig, ModelKind, OspConfig, OspServerConfig, PlanConfig, Planner, Pull, R2spConfig,
+    ServerConfig, SessionConfig, SspConfig,
 };
 pub use error::{Error, Result};
 pub use layout::{Granularity, Layout, TensorSpec};
@@ -49,8 +57,10 @@ pub use model::diloco::{FragmentCut, Merge};
 pub use model::osp::budget::{BudgetRule, Ceiling, Decision, Limit, UmaxModel};
 pub use model::osp::correction::Lgp;
 pub use model::osp::importance::Importance;
+pub use model::osp_server::settings::{MomentSource, Placement};
 pub use optimiser::{Adam, Moments, Optimiser, Sgd, StepSize};
 pub use report::{RunStats, StepReport, Summary};
+pub use server::audit::AuditReport;
 pub use session::{Session, Switch, SwitchReport};
 
 pub use syncline_comm as comm;

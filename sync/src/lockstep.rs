@@ -16,7 +16,11 @@ use crate::layout::{ELEMENT_BYTES, Layout, TensorSpec};
 use crate::model::{
     self, Action, Event, Job, Memory, ReduceId, StepEnded, SyncModel, Tensors, Timing,
 };
-use crate::server::shard::Shard;
+use crate::server::audit::AuditReport;
+use crate::server::shard::{Reply, Shard};
+use staged::Staged;
+
+mod staged;
 
 /// What computing and moving cost, for models that tune themselves by it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,7 +48,10 @@ pub struct Lockstep<M = Box<dyn SyncModel>> {
     /// Started reductions: what each rank gave, in order of ranks.
     started: BTreeMap<ReduceId, Vec<Option<Vec<f32>>>>,
     shards: Vec<Shard>,
+    staged: Staged,
     layout: Layout,
+    /// The latest time of anything that a shard took in.
+    now: Duration,
 }
 
 #[derive(Debug)]
@@ -58,6 +65,10 @@ struct Replica<M> {
     replies: Vec<VecDeque<Vec<u32>>>,
     /// Time spent blocked in the last call.
     exposed: Duration,
+    /// Reductions started since the last call, in this order.
+    starts: Vec<ReduceId>,
+    /// What it has computed so far, and waited for shards.
+    time: Duration,
 }
 
 impl Lockstep {
@@ -67,6 +78,9 @@ impl Lockstep {
     /// [`Error::Config`] if the settings cannot work.
     pub fn new(config: &SessionConfig, world_size: u32, parameters: &TensorList) -> Result<Self> {
         config.validate()?;
+        if let crate::config::ModelKind::OspServer(server) = config.model {
+            server.check_world(world_size)?;
+        }
         let granularity = config.model.granularity();
         Ok(Self::with_models(config, world_size, parameters, |job, tensors| {
             let layout = Layout::new(&specs(parameters), granularity);
@@ -78,6 +92,9 @@ impl Lockstep {
 
 impl<M: SyncModel> Lockstep<M> {
     /// As [`Lockstep::new`], with models that `build` makes from the job and the parameters.
+    ///
+    /// # Panics
+    /// If the settings cannot work.
     pub fn with_models(
         config: &SessionConfig,
         world_size: u32,
@@ -89,7 +106,8 @@ impl<M: SyncModel> Lockstep<M> {
         let shard = |rank: u32| {
             let range = layout.shard(rank as usize, world_size as usize);
             let memory = Memory::new(&config.optimiser, range.len());
-            Shard::new(rank, world_size, config.optimiser, flat[range].to_vec(), memory)
+            let shard = Shard::new(rank, world_size, config, flat[range].to_vec(), memory);
+            shard.expect("valid settings")
         };
         let is_audited = cfg!(debug_assertions) || config.audits;
         let rules = is_audited.then(|| Rules::of(config, layout.len())).flatten();
@@ -104,6 +122,8 @@ impl<M: SyncModel> Lockstep<M> {
                 blocked: None,
                 replies: vec![VecDeque::new(); world_size as usize],
                 exposed: Duration::ZERO,
+                starts: Vec::new(),
+                time: Duration::ZERO,
             }
         };
         Self {
@@ -111,7 +131,9 @@ impl<M: SyncModel> Lockstep<M> {
             costs: Costs::default(),
             started: BTreeMap::new(),
             shards: (0..world_size).map(shard).collect(),
+            staged: Staged::new(config, world_size, &layout, &flat),
             layout,
+            now: Duration::ZERO,
         }
     }
 
@@ -126,7 +148,8 @@ impl<M: SyncModel> Lockstep<M> {
     /// What a model fails with.
     ///
     /// # Panics
-    /// If the models ask for different exchanges, or there is not one list per rank.
+    /// If the models ask for different exchanges or start reductions in different orders, or there
+    /// is not one list per rank.
     pub fn step(&mut self, gradients: &[TensorList], learning_rate: f32) -> Result<()> {
         assert_eq!(gradients.len(), self.ranks.len(), "one list of gradients per rank");
         for (replica, gradients) in self.ranks.iter_mut().zip(gradients) {
@@ -136,7 +159,34 @@ impl<M: SyncModel> Lockstep<M> {
         self.run(|_| Event::StepEnded(ended))
     }
 
-    /// One rank of ASP ends a step, while the others do nothing.
+    /// As [`Self::step`], after each rank announced the gradients of `orders[rank]` in that order.
+    ///
+    /// # Errors
+    /// What a model fails with.
+    ///
+    /// # Panics
+    /// As [`Self::step`].
+    pub fn step_with_ready(
+        &mut self,
+        gradients: &[TensorList],
+        orders: &[Vec<usize>],
+        learning_rate: f32,
+    ) -> Result<()> {
+        for (rank, (gradients, order)) in gradients.iter().zip(orders).enumerate() {
+            for (place, tensor) in order.iter().enumerate() {
+                let compute = self.costs.compute * (place as u32 + 1) / (order.len() as u32 + 1);
+                let event = Event::GradientReady { tensor: *tensor, compute };
+                self.ranks[rank].gradients = vec![gradients[*tensor].clone()];
+                if self.ranks[rank].model.overlaps() {
+                    self.ranks[rank].handle(event);
+                    self.advance(rank)?;
+                }
+            }
+        }
+        self.step(gradients, learning_rate)
+    }
+
+    /// One rank ends a step under a model with a server, while the others do nothing.
     ///
     /// # Errors
     /// What the model fails with.
@@ -149,13 +199,76 @@ impl<M: SyncModel> Lockstep<M> {
         gradients: &TensorList,
         learning_rate: f32,
     ) -> Result<()> {
-        self.ranks[rank].gradients.clone_from(gradients);
-        let ended = StepEnded { learning_rate, loss: 0.0, compute: self.costs.compute };
-        self.ranks[rank].exposed = Duration::ZERO;
-        self.ranks[rank].handle(Event::StepEnded(ended));
-        self.advance(rank)?;
-        assert!(self.ranks[rank].blocked.is_none(), "the model waits for another rank");
+        let may_go_on = self.start_step(rank, gradients, learning_rate, self.costs.compute)?;
+        assert!(may_go_on, "the model waits for another rank");
         Ok(())
+    }
+
+    /// One rank ends a step that took it `compute`, and whoever has its replies then goes on;
+    /// whether this rank does. If not, it goes on in a later call: see [`Self::is_waiting`].
+    ///
+    /// # Errors
+    /// What a model or a shard fails with.
+    ///
+    /// # Panics
+    /// If the rank is still waiting.
+    pub fn start_step(
+        &mut self,
+        rank: usize,
+        gradients: &TensorList,
+        learning_rate: f32,
+        compute: Duration,
+    ) -> Result<bool> {
+        assert!(!self.is_waiting(rank), "rank {rank} ends a step and waits");
+        let replica = &mut self.ranks[rank];
+        replica.gradients.clone_from(gradients);
+        replica.exposed = Duration::ZERO;
+        replica.time += compute;
+        replica.handle(Event::StepEnded(StepEnded { learning_rate, loss: 0.0, compute }));
+        self.advance(rank)?;
+        self.settle()?;
+        Ok(!self.is_waiting(rank))
+    }
+
+    /// Whether this rank waits for others.
+    pub fn is_waiting(&self, rank: usize) -> bool {
+        self.ranks[rank].blocked.is_some()
+    }
+
+    /// One rank makes no more steps until the next [`Self::drain`], which it starts.
+    ///
+    /// # Errors
+    /// What a model or a shard fails with.
+    ///
+    /// # Panics
+    /// If the rank is still waiting.
+    pub fn start_drain(&mut self, rank: usize) -> Result<()> {
+        assert!(!self.is_waiting(rank), "rank {rank} ends and waits");
+        self.ranks[rank].handle(Event::Drain);
+        self.advance(rank)?;
+        self.settle()
+    }
+
+    /// Lets time pass to the next moment that a shard waits for; false if none does.
+    ///
+    /// # Errors
+    /// What a model or a shard fails with.
+    pub fn pass_time(&mut self) -> Result<bool> {
+        let Some(due) = self.shards.iter().filter_map(Shard::due).min() else {
+            return Ok(false);
+        };
+        self.now = self.now.max(due);
+        for server in 0..self.shards.len() {
+            let replies = self.shards[server].tick(self.now)?;
+            self.keep(server, replies);
+        }
+        self.settle()?;
+        Ok(true)
+    }
+
+    /// What the audit of this rank's shard has seen.
+    pub fn audit(&self, rank: usize) -> AuditReport {
+        self.shards[rank].audit()
     }
 
     /// An epoch is over, with each rank's mean loss.
@@ -206,18 +319,91 @@ impl<M: SyncModel> Lockstep<M> {
         self.ranks[rank].exposed
     }
 
+    /// OSP's servers, in order of ranks.
+    #[cfg(test)]
+    pub(crate) fn servers(&self) -> &[crate::server::osp::OspShard] {
+        &self.staged.shards
+    }
+
+    /// Gives the event to every rank that has not drained already, those that wait for shards as
+    /// soon as they can go on, and does what follows.
     fn run(&mut self, event: impl Fn(usize) -> Event) -> Result<()> {
-        for rank in 0..self.ranks.len() {
-            self.ranks[rank].exposed = Duration::ZERO;
-            self.ranks[rank].handle(event(rank));
-            self.advance(rank)?;
-        }
-        while self.ranks.iter().any(|replica| replica.blocked.is_some()) {
+        let has_drained = |replica: &Replica<M>| matches!(replica.blocked, Some(Action::Collect));
+        let mut due: Vec<usize> =
+            (0..self.ranks.len()).filter(|rank| !has_drained(&self.ranks[*rank])).collect();
+        loop {
+            let (ready, waiting): (Vec<usize>, Vec<usize>) =
+                due.into_iter().partition(|rank| !self.is_waiting(*rank));
+            for rank in &ready {
+                let event = event(*rank);
+                if let Event::StepEnded(ended) = event {
+                    self.ranks[*rank].time += ended.compute;
+                }
+                self.ranks[*rank].exposed = Duration::ZERO;
+                self.ranks[*rank].handle(event);
+                self.advance(*rank)?;
+            }
+            self.settle()?;
+            due = waiting;
+            if due.is_empty() && self.ranks.iter().all(|replica| replica.blocked.is_none()) {
+                break;
+            }
+            if !ready.is_empty() || self.pass_time()? {
+                continue;
+            }
+            let is_stuck = |replica: &Replica<M>| {
+                use Action::{AwaitReply, AwaitStage};
+                matches!(replica.blocked, None | Some(AwaitReply { .. } | AwaitStage { .. }))
+            };
+            if let Some(rank) = self.ranks.iter().position(is_stuck) {
+                let reason = format!("rank {rank} and others wait for each other");
+                return Err(Error::Protocol { reason });
+            }
             self.exchange()?;
             (0..self.ranks.len()).try_for_each(|rank| self.advance(rank))?;
         }
-        self.ranks.iter_mut().for_each(|replica| replica.gradients.clear());
+        let starts = self.ranks[0].starts.clone();
+        for replica in &mut self.ranks {
+            assert_eq!(std::mem::take(&mut replica.starts), starts, "one order on all ranks");
+            replica.gradients.clear();
+        }
         Ok(())
+    }
+
+    /// Lets all go on who can, until none can without an exchange or a later time.
+    fn settle(&mut self) -> Result<()> {
+        let mut has_moved = true;
+        while has_moved {
+            has_moved = self.deliver_replies();
+            if has_moved {
+                (0..self.ranks.len()).try_for_each(|rank| self.advance(rank))?;
+            }
+            for rank in 0..self.ranks.len() {
+                let Some(Action::AwaitReply { server }) = self.ranks[rank].blocked else {
+                    continue;
+                };
+                if !self.ranks[rank].replies[server as usize].is_empty() {
+                    self.ranks[rank].blocked = None;
+                    self.take_reply(rank, server);
+                    self.advance(rank)?;
+                    has_moved = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives ranks the servers' replies that they wait for, if there are any.
+    fn deliver_replies(&mut self) -> bool {
+        let mut is_any = false;
+        for (rank, replica) in (0..).zip(&mut self.ranks) {
+            if let Some(event) = self.staged.reply(rank, replica.blocked.as_ref()) {
+                replica.blocked = None;
+                replica.handle(event);
+                is_any = true;
+            }
+        }
+        is_any
     }
 
     /// Does what `rank` asks for, up to what needs the others.
@@ -225,21 +411,28 @@ impl<M: SyncModel> Lockstep<M> {
         while self.ranks[rank].blocked.is_none() {
             let Some(action) = self.ranks[rank].model.poll_action() else { break };
             match action {
-                Action::AwaitReply { server } => {
-                    let reply = self.ranks[rank].replies[server as usize].pop_front();
-                    let message = reply.expect("a push before the wait for its reply");
-                    self.ranks[rank].handle(Event::Replied { server, message });
+                Action::AwaitReply { server }
+                    if !self.ranks[rank].replies[server as usize].is_empty() =>
+                {
+                    self.take_reply(rank, server);
                 }
                 Action::Fail(error) => return Err(error),
-                Action::Push { server, mut message, replies } => {
-                    let shard = &mut self.shards[server as usize];
-                    shard.handle_message(rank as u32, &mut message)?;
-                    if replies {
-                        self.ranks[rank].replies[server as usize].push_back(message);
-                    }
+                Action::Push { server, message, .. } => {
+                    self.now = self.now.max(self.ranks[rank].time);
+                    let server = server as usize;
+                    let handled =
+                        self.shards[server].handle_message(rank as u32, message, self.now)?;
+                    self.keep(server, handled.replies);
+                }
+                Action::PushStage { server, head, body, .. } => {
+                    self.staged.push(rank as u32, server, &head, body)?;
+                }
+                Action::EndStages { server, head } => {
+                    self.staged.push(rank as u32, server, &head, Vec::new())?;
                 }
                 Action::StartReduce { id, data, .. } => {
                     let count = self.ranks.len();
+                    self.ranks[rank].starts.push(id);
                     let parts = self.started.entry(id).or_insert_with(|| vec![None; count]);
                     assert!(parts[rank].replace(data).is_none(), "reduction {id} started twice");
                 }
@@ -249,21 +442,44 @@ impl<M: SyncModel> Lockstep<M> {
         Ok(())
     }
 
+    fn keep(&mut self, server: usize, replies: Vec<Reply>) {
+        for (worker, message) in replies {
+            self.ranks[worker as usize].replies[server].push_back(message);
+        }
+    }
+
+    fn take_reply(&mut self, rank: usize, server: u32) {
+        let replica = &mut self.ranks[rank];
+        if let Some(message) = replica.replies[server as usize].pop_front() {
+            replica.exposed += self.now.saturating_sub(replica.time);
+            replica.time = replica.time.max(self.now);
+            replica.handle(Event::Replied { server, message });
+        }
+    }
+
     /// Does what all ranks wait for.
     fn exchange(&mut self) -> Result<()> {
         let blocked = |replica: &mut Replica<M>| replica.blocked.take().expect("all wait alike");
         let actions: Vec<Action> = self.ranks.iter_mut().map(blocked).collect();
         match &actions[0] {
+            Action::Collect if !self.staged.shards.is_empty() => {
+                let event = self.staged.collect()?;
+                self.deliver(|_| event.clone());
+            }
             Action::Collect => {
                 if !self.shards.iter().all(Shard::all_done) {
                     let reason = "shards are collected while workers push".to_owned();
                     return Err(Error::Protocol { reason });
                 }
-                self.shards.iter_mut().for_each(Shard::reopen);
                 let parameters: Vec<f32> =
                     self.shards.iter().flat_map(Shard::parameters).copied().collect();
                 assert_eq!(parameters.len(), self.layout.len());
                 let versions: Vec<u64> = self.shards.iter().map(Shard::version).collect();
+                for (shard, version) in self.shards.iter_mut().zip(&versions) {
+                    (0..self.ranks.len() as u32)
+                        .try_for_each(|rank| shard.check_collected(rank, *version))?;
+                    shard.reopen()?;
+                }
                 self.deliver(|_| Event::Collected {
                     parameters: parameters.clone(),
                     versions: versions.clone(),

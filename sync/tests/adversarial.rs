@@ -9,7 +9,6 @@ use syncline::{
 };
 
 const RANKS: u32 = 3;
-const MODELS: [&str; 5] = ["bsp", "osp", "asp", "local-sgd", "diloco"];
 
 fn world<T: Send>(body: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
     threads(RANKS, |config| config.timeout = Duration::from_secs(30), body)
@@ -53,7 +52,7 @@ fn config(model: ModelKind) -> SessionConfig {
 }
 
 fn named() -> impl Iterator<Item = (&'static str, ModelKind)> {
-    MODELS.into_iter().map(|name| (name, name.parse().unwrap()))
+    ModelKind::NAMES.into_iter().map(|name| (name, name.parse().unwrap()))
 }
 
 fn optimisers() -> [Optimiser; 2] {

@@ -7,16 +7,18 @@ use std::time::{Duration, Instant};
 
 use syncline::comm::testing::free_port;
 use syncline::{
-    BudgetRule, Communicator, Error, Granularity, ModelKind, OspConfig, Session, SessionConfig,
-    TensorSpec,
+    BudgetRule, Communicator, DsspConfig, Error, Granularity, ModelKind, OspConfig, Session,
+    SessionConfig, SspConfig, TensorSpec,
 };
 
 const RANKS: u32 = 3;
 const LEN: usize = 5000;
+const MODELS: [&str; 10] =
+    ["asp", "bsp", "ddp", "diloco", "dssp", "gba", "local-sgd", "osp", "r2sp", "ssp"];
 /// Names the model, in a child only.
 const MODEL: &str = "SYNCLINE_TEST_MODEL";
-/// Says which rank ends without a word, and where: "1 step", "1 switch", "1 drain"; in a child
-/// only.
+/// Says which rank ends without a word, and where: "1 step", "1 switch", "1 drain", "1 hold"; in a
+/// child only.
 const CRASH: &str = "SYNCLINE_TEST_CRASH";
 
 fn config(name: &str) -> SessionConfig {
@@ -26,6 +28,9 @@ fn config(name: &str) -> SessionConfig {
             granularity: Granularity::Slices { max_bytes: 1000 },
             ..osp
         }),
+        // Two steps after a rank has ended, the others are held.
+        ModelKind::Ssp(ssp) => ModelKind::Ssp(SspConfig { staleness: 1, ..ssp }),
+        ModelKind::Dssp(dssp) => ModelKind::Dssp(DsspConfig { lower: 1, r_max: 0, ..dssp }),
         model => model,
     };
     SessionConfig { model, check_every: 5, audits: true, ..SessionConfig::default() }
@@ -39,18 +44,28 @@ fn rank() {
     let world = Communicator::init().expect("joined");
     let crash = std::env::var(CRASH).unwrap_or_default();
     let place = crash.strip_prefix(&format!("{} ", world.rank())).unwrap_or_default();
-    match train(&world, &config(&name), place) {
+    let is_held = crash.ends_with(" hold");
+    match train(&world, &config(&name), place, is_held) {
         Ok(end) => println!("\nend {end}"),
         Err(Error::Communication(error)) => println!("\nend {:?}", error.kind()),
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Trains, switches to another model after 20 steps, drains after 25. Ends at `place`, if any.
-fn train(world: &Communicator, config: &SessionConfig, place: &str) -> syncline::Result<String> {
+/// Trains, switches to another model after 20 steps, drains after 25. Ends at `place`, if any;
+/// where ranks are to be held, when all others have begun the step in which they are.
+fn train(
+    world: &Communicator,
+    config: &SessionConfig,
+    place: &str,
+    is_held: bool,
+) -> syncline::Result<String> {
     let next = match config.model {
         ModelKind::Asp(_) => "bsp",
-        ModelKind::Bsp => "osp",
+        ModelKind::Bsp | ModelKind::BspBuckets(_) | ModelKind::Gba(_) => "osp",
+        ModelKind::Dssp(_) => "r2sp",
+        ModelKind::R2sp(_) => "gba",
+        ModelKind::Ssp(_) => "dssp",
         _ => "asp",
     };
     let crash_at = |here: &str| {
@@ -65,7 +80,12 @@ fn train(world: &Communicator, config: &SessionConfig, place: &str) -> syncline:
     let mut deferred = 0;
     for step in 0..30 {
         match step {
+            17 if place == "hold" => {
+                [0, 2].into_iter().try_for_each(|rank| world.recv(&mut [0_u8], rank, 1))?;
+                crash_at("hold");
+            }
             17 => crash_at("step"),
+            18 if is_held => world.send(&[1_u8], 1, 1)?,
             20 => {
                 crash_at("switch");
                 session.switch_to(self::config(next).model, &mut [&mut parameters])?;
@@ -132,22 +152,20 @@ fn run(name: &str, crash: &str) -> Vec<String> {
 
 #[test]
 fn processes_end_with_the_same_bits() {
-    for name in ["bsp", "osp", "asp", "local-sgd", "diloco"] {
+    for name in MODELS {
         let ends = run(name, "");
         assert!(ends.iter().all(|end| *end == ends[0]), "{name}: {ends:?}");
-        // What BSP switches to defers, too.
-        assert_eq!(
-            ends[0].ends_with(" deferred 0"),
-            matches!(name, "asp" | "local-sgd"),
-            "{ends:?}"
-        );
+        // OSP and DiLoCo defer; three others switch to OSP.
+        let defers = ["bsp", "ddp", "diloco", "gba", "osp"].contains(&name);
+        assert_eq!(!ends[0].ends_with(" deferred 0"), defers, "{ends:?}");
     }
 }
 
 #[test]
 fn a_rank_that_ends_is_a_lost_peer_to_all_others() {
-    for place in ["step", "switch", "drain"] {
-        for name in ["bsp", "osp", "asp", "local-sgd", "diloco"] {
+    for place in ["step", "switch", "drain", "hold"] {
+        let can_hold = |name: &&str| place != "hold" || ["ssp", "dssp"].contains(name);
+        for name in MODELS.into_iter().filter(can_hold) {
             let ends = run(name, &format!("1 {place}"));
             assert_eq!(ends, ["end PeerLost", "none", "end PeerLost"], "{name}, {place}");
         }

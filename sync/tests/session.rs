@@ -1,12 +1,15 @@
 //! Sessions over the real communicator, ranks as threads.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use syncline::comm::testing::threads;
 use syncline::lockstep::{Lockstep, TensorList};
+use syncline::policy::gba::Decay;
 use syncline::{
-    AspConfig, AspRate, BudgetRule, Communicator, Error, GibLag, Granularity, Lgp, ModelKind,
-    OspConfig, Pull, Session, SessionConfig, Sgd, TensorSpec,
+    AspConfig, AspRate, BudgetRule, Communicator, DsspConfig, Error, GbaModelConfig, GibLag,
+    Granularity, Lgp, ModelKind, OspConfig, Pull, R2spConfig, Session, SessionConfig, Sgd,
+    SspConfig, TensorSpec,
 };
 
 const LENS: [usize; 4] = [300, 7, 0, 190];
@@ -37,6 +40,21 @@ fn models() -> Vec<ModelKind> {
         ModelKind::Osp(OspConfig { gib_lag: GibLag::Two, lgp: Lgp::None, ..osp(1.0) }),
         ModelKind::Asp(AspConfig::default()),
         ModelKind::Asp(AspConfig { pull: Pull::NextStep, rate: AspRate::PerPush }),
+        ModelKind::Ssp(SspConfig::default()),
+        ModelKind::Dssp(DsspConfig::default()),
+        ModelKind::R2sp(R2spConfig::default()),
+        ModelKind::Gba(GbaModelConfig::default()),
+    ]
+}
+
+/// Models with a server that make a push count as much as they are told, with this `worker`.
+fn server_models(worker: AspConfig) -> [ModelKind; 5] {
+    [
+        ModelKind::Asp(worker),
+        ModelKind::Ssp(SspConfig { staleness: 0, worker }),
+        ModelKind::Ssp(SspConfig { staleness: 2, worker }),
+        ModelKind::Dssp(DsspConfig { lower: 1, r_max: 3, worker }),
+        ModelKind::R2sp(R2spConfig { worker, ..R2spConfig::default() }),
     ]
 }
 
@@ -106,7 +124,7 @@ fn train(
 #[test]
 fn a_session_computes_what_lockstep_does() {
     let configs: Vec<_> =
-        models().into_iter().filter(|model| model.name() != "asp").map(config).collect();
+        models().into_iter().filter(|model| model.server().is_none()).map(config).collect();
     let found = world(4, |world| {
         let run = |config| train(&world, config, 8, |rank, step| list(seed(rank, step)));
         configs.iter().map(run).collect::<Vec<_>>()
@@ -167,8 +185,10 @@ fn one_rank_alone_is_plain_sgd_to_the_bit() {
         }
     }
     let expected: Vec<u32> = w.iter().map(|w| w.to_bits()).collect();
-    let asp = ModelKind::Asp(AspConfig::default());
-    for model in [ModelKind::Bsp, ModelKind::Osp(osp(0.5)), ModelKind::Osp(osp(1.0)), asp] {
+    let mut models = vec![ModelKind::Bsp, ModelKind::Osp(osp(0.5)), ModelKind::Osp(osp(1.0))];
+    models.extend(server_models(AspConfig::default()));
+    models.push(ModelKind::Gba(GbaModelConfig::default()));
+    for model in models {
         let config = config(model);
         let found = world(1, |world| {
             train(&world, &config, 9, |rank, step| any_list(seed(rank, step))).pop().unwrap()
@@ -179,45 +199,62 @@ fn one_rank_alone_is_plain_sgd_to_the_bit() {
 
 /// Whole gradients, no momentum, a rate of 1 for each push: the end is minus the sum of them all.
 #[test]
-fn asp_applies_each_gradient_exactly_once() {
+fn a_server_applies_each_gradient_exactly_once() {
     for pull in [Pull::AfterPush, Pull::NextStep] {
-        let model = ModelKind::Asp(AspConfig { pull, rate: AspRate::PerPush });
-        let optimiser = Sgd { momentum: 0.0, ..Sgd::default() }.into();
-        let config = SessionConfig { model, optimiser, ..config(model) };
-        // Ranks do not even do equally many steps.
-        let steps = |rank: u32| 5 + 3 * u64::from(rank);
-        let found = world(3, |world| {
-            let rank = world.rank();
-            let mut parameters: TensorList = LENS.map(|len| vec![0.0; len]).to_vec();
-            let mut session =
-                Session::new(&world, &specs(), &mut views_mut(&mut parameters), &config).unwrap();
-            for step in 0..steps(rank) {
-                if step == 4 {
-                    session.drain(&mut views_mut(&mut parameters)).unwrap();
-                }
-                let gradients = list(seed(rank, step));
-                let report = session
-                    .step(&mut views_mut(&mut parameters), &views(&gradients), 1.0, 1.0)
-                    .unwrap();
-                // All pushes of the others at most, and an own one that was not pulled yet.
-                let others = (0..3).filter(|other| *other != rank).map(steps).sum::<u64>();
-                assert!(report.staleness <= others + 1, "{}", report.staleness);
-            }
-            session.finish(&mut views_mut(&mut parameters)).unwrap();
-            let counted: u64 = session.stats().staleness().values().sum();
-            assert_eq!(counted, steps(rank));
-            parameters
-        });
-        let mut sums = [0.0; 497];
-        for rank in 0..3 {
-            for step in 0..steps(rank) {
-                let gradients = list(seed(rank, step)).concat();
-                sums.iter_mut().zip(gradients).for_each(|(sum, x)| *sum -= x);
-            }
+        for model in server_models(AspConfig { pull, rate: AspRate::PerPush }) {
+            check_sum(model, 1.0);
         }
-        for parameters in found {
-            assert_eq!(parameters.concat(), sums);
+        // All groups are full: 12 pushes before the drain, and 12 after it.
+        for group in [1, 2, 4] {
+            let gba = GbaModelConfig {
+                group: NonZeroU64::new(group),
+                decay: Decay::Threshold { iota: u64::MAX },
+                pull,
+                ..GbaModelConfig::default()
+            };
+            check_sum(ModelKind::Gba(gba), 1.0 / group as f32);
         }
+    }
+}
+
+/// Every gradient counts `share` at the end.
+fn check_sum(model: ModelKind, share: f32) {
+    let optimiser = Sgd { momentum: 0.0, ..Sgd::default() }.into();
+    let config = SessionConfig { model, optimiser, ..config(model) };
+    // Ranks do not even do equally many steps.
+    let steps = |rank: u32| 5 + 3 * u64::from(rank);
+    let found = world(3, |world| {
+        let rank = world.rank();
+        let mut parameters: TensorList = LENS.map(|len| vec![0.0; len]).to_vec();
+        let mut session = Session::new(&world, &specs(), &mut views_mut(&mut parameters), &config)
+            .expect("started");
+        for step in 0..steps(rank) {
+            if step == 4 {
+                session.drain(&mut views_mut(&mut parameters)).expect("drained");
+            }
+            let gradients = list(seed(rank, step));
+            let report = session
+                .step(&mut views_mut(&mut parameters), &views(&gradients), 1.0, 1.0)
+                .expect("a step");
+            // All pushes of the others at most, and an own one that was not pulled yet.
+            let others = (0..3).filter(|other| *other != rank).map(steps).sum::<u64>();
+            assert!(report.staleness <= others + 1, "{}", report.staleness);
+        }
+        session.finish(&mut views_mut(&mut parameters)).expect("finished");
+        let counted: u64 = session.stats().staleness().values().sum();
+        assert_eq!(counted, steps(rank));
+        assert_eq!(session.audit().expect("at rest").pushes, (0..3).map(steps).sum::<u64>());
+        parameters
+    });
+    let mut sums = [0.0; 497];
+    for rank in 0..3 {
+        for step in 0..steps(rank) {
+            let gradients = list(seed(rank, step)).concat();
+            sums.iter_mut().zip(gradients).for_each(|(sum, x)| *sum -= x * share);
+        }
+    }
+    for parameters in found {
+        assert_eq!(parameters.concat(), sums, "{model:?}");
     }
 }
 
@@ -311,9 +348,10 @@ fn wrong_tensors_are_refused_and_harm_nothing() {
 /// A rank that gives up must not wait for pushes that never come.
 #[test]
 fn a_session_that_is_dropped_stops_its_server() {
-    let config = config(ModelKind::Asp(AspConfig::default()));
+    let models = ["asp", "ssp", "dssp", "r2sp", "gba"];
     world(2, |world| {
-        for steps in [0, 2] {
+        for (model, steps) in models.into_iter().flat_map(|model| [(model, 0), (model, 2)]) {
+            let config = config(model.parse().unwrap());
             let mut parameters = list(77);
             let mut session =
                 Session::new(&world, &specs(), &mut views_mut(&mut parameters), &config).unwrap();

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use syncline::comm::testing::threads;
+use syncline::policy::gba::Decay;
 use syncline::{
-    AspConfig, BudgetRule, Communicator, Error, ModelKind, OspConfig, Pull, Session, SessionConfig,
-    Sgd, TensorSpec,
+    AspConfig, BudgetRule, Communicator, DsspConfig, Error, GbaModelConfig, ModelKind, OspConfig,
+    Pull, R2spConfig, Session, SessionConfig, Sgd, SspConfig, TensorSpec,
 };
 
 const LEN: usize = 97;
@@ -31,12 +32,26 @@ fn gradient(rank: u32, step: u64) -> Vec<f32> {
 fn b17_no_gradient_is_lost_or_applied_twice_over_switches() {
     let asp = ModelKind::Asp(AspConfig::default());
     // Its last reply is still under way when the switch begins.
-    let late = ModelKind::Asp(AspConfig { pull: Pull::NextStep, ..AspConfig::default() });
-    let plan = [ModelKind::Bsp, osp(), asp, osp(), late, asp, ModelKind::Bsp];
-    // Under ASP ranks need not make equally many steps.
+    let worker = AspConfig { pull: Pull::NextStep, ..AspConfig::default() };
+    let late = ModelKind::Asp(worker);
+    let ssp = ModelKind::Ssp(SspConfig { staleness: 1, ..SspConfig::default() });
+    let late_ssp = ModelKind::Ssp(SspConfig { staleness: 0, worker });
+    let dssp = ModelKind::Dssp(DsspConfig { lower: 1, r_max: 2, worker });
+    let r2sp = ModelKind::R2sp(R2spConfig::default());
+    let late_r2sp = ModelKind::R2sp(R2spConfig { worker, ..R2spConfig::default() });
+    // All count, however late.
+    let decay = Decay::Threshold { iota: u64::MAX };
+    let gba = ModelKind::Gba(GbaModelConfig { decay, ..GbaModelConfig::default() });
+    let plan = [
+        [ModelKind::Bsp, osp(), asp, osp(), late, asp, ModelKind::Bsp],
+        [ssp, osp(), late_ssp, dssp, ModelKind::Bsp, r2sp, osp()],
+        [gba, ModelKind::Bsp, late_r2sp, asp, gba, gba, osp()],
+    ]
+    .concat();
+    // With a server ranks need not make equally many steps; under GBA groups are to be full.
     let steps = |model: &ModelKind, rank: u32| match model {
-        ModelKind::Asp(_) => 3 + u64::from(rank),
-        _ => 5,
+        ModelKind::Bsp | ModelKind::Osp(_) | ModelKind::Gba(_) => 5,
+        _ => 3 + u64::from(rank),
     };
     let total = |rank: u32| -> u64 { plan.iter().map(|model| steps(model, rank)).sum() };
     let ends = world(|communicator| {
@@ -47,7 +62,7 @@ fn b17_no_gradient_is_lost_or_applied_twice_over_switches() {
         let config = SessionConfig { optimiser, ..SessionConfig::default() };
         let mut session = Session::new(&communicator, &specs, &mut [&mut w], &config).unwrap();
         let mut step = 0;
-        for (index, model) in plan.into_iter().enumerate() {
+        for (index, model) in plan.iter().copied().enumerate() {
             if index > 0 {
                 let report = session.switch_to(model, &mut [&mut w]).unwrap();
                 assert_eq!((report.from, report.to), (plan[index - 1].name(), model.name()));

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use syncline::record::Decision;
+
 use super::TrainError;
 use crate::BoxError;
 use crate::protocol::{Message, Summary};
@@ -16,8 +18,9 @@ pub(super) struct Gather<'a> {
     parameter_bytes: u64,
     /// Accuracy and time by epoch.
     accuracies: BTreeMap<u32, (f64, f64)>,
-    losses: Vec<f32>,
-    deferred_pct: Vec<f64>,
+    /// Loss and deferred share by epoch: after a rollback an epoch ends again.
+    epochs: BTreeMap<u32, (f32, f64)>,
+    decisions: Vec<Decision>,
     sync_times_us: Vec<f32>,
     done: BTreeMap<u32, Summary>,
     /// Epoch, step and learning rate of the first rank to say so.
@@ -31,8 +34,8 @@ impl<'a> Gather<'a> {
             transport: String::new(),
             parameter_bytes: 0,
             accuracies: BTreeMap::new(),
-            losses: Vec::new(),
-            deferred_pct: Vec::new(),
+            epochs: BTreeMap::new(),
+            decisions: Vec::new(),
             sync_times_us: Vec::new(),
             done: BTreeMap::new(),
             diverged: None,
@@ -68,16 +71,19 @@ impl<'a> Gather<'a> {
                     return senseless("its result a second time".to_owned());
                 }
             }
-            Message::Epoch { loss, deferred_pct, .. } if rank == 0 => {
-                self.losses.push(loss);
-                self.deferred_pct.push(deferred_pct);
+            Message::Decision(decision) if rank == 0 => self.decisions.push(decision),
+            Message::Epoch { epoch, loss, deferred_pct, .. } if rank == 0 => {
+                self.epochs.insert(epoch, (loss, deferred_pct));
             }
             Message::Started { parameter_bytes, transport, .. } if rank == 0 => {
                 self.parameter_bytes = parameter_bytes;
                 self.transport = transport;
             }
             Message::SyncTimes { us } => self.sync_times_us.extend(us),
-            Message::Epoch { .. } | Message::Progress { .. } | Message::Started { .. } => {}
+            Message::Decision(_)
+            | Message::Epoch { .. }
+            | Message::Progress { .. }
+            | Message::Started { .. } => {}
         }
         Ok(())
     }
@@ -100,7 +106,8 @@ impl<'a> Gather<'a> {
         let wall_s = self.done.values().map(|summary| summary.wall_s).fold(0.0, f64::max);
         let samples: u64 = self.done.values().map(|summary| summary.samples).sum();
         let times = self.sync_times_us.iter().map(|us| f64::from(*us));
-        let deferred = self.deferred_pct.iter().sum::<f64>();
+        let deferred = self.epochs.values().map(|(_, deferred_pct)| deferred_pct).sum::<f64>();
+        let switch_s = self.done.values().map(|summary| summary.switch_s).fold(0.0, f64::max);
         Ok(Run {
             model: spec.model.clone(),
             samples_per_s: samples as f64 / wall_s,
@@ -119,8 +126,10 @@ impl<'a> Gather<'a> {
             epochs: spec.epochs,
             wall_s,
             accuracy_over_time: self.accuracies.into_values().collect(),
-            deferred_pct: deferred / self.deferred_pct.len().max(1) as f64,
-            loss_per_epoch: self.losses,
+            deferred_pct: deferred / self.epochs.len().max(1) as f64,
+            loss_per_epoch: self.epochs.into_values().map(|(loss, _)| loss).collect(),
+            switch_ms: switch_s * 1e3,
+            decisions: self.decisions,
             data: spec.data.name().to_owned(),
             net: spec.net.name().to_owned(),
             parameter_bytes: self.parameter_bytes,

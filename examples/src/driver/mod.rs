@@ -198,7 +198,7 @@ pub fn train<R: RunningRanks>(
 pub fn publish(options: &TrainOptions, report: &Report) -> Result<(), TrainError> {
     let setting = options.runs().first().map(RunSpec::setting).unwrap_or_default();
     let mut text = format!("\n{setting}\n{}\n", report.table());
-    for line in report.comparison() {
+    for line in report.comparison().into_iter().chain(report.decisions()) {
         text.push_str(&line);
         text.push('\n');
     }

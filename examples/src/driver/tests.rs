@@ -33,6 +33,7 @@ fn done(rank: u32, wall_s: f64) -> Result<RankEvent, BoxError> {
         compute_s: 0.5,
         exposed_s: wall_s / 4.0,
         bytes_sent: 1000 * u64::from(rank + 1),
+        switch_s: 0.0,
         final_accuracy: (rank == 0).then_some(0.75),
         final_test_loss: None,
     });
@@ -61,15 +62,17 @@ fn the_messages_of_all_ranks_make_one_result() {
     };
     let progress = Message::Progress { epoch: 0, step: 3, t_s: 0.5, loss: 2.0 };
     let accuracy = |epoch, t_s, accuracy| Message::Accuracy { epoch, t_s, accuracy };
-    let epoch = |deferred_pct| Message::Epoch { epoch: 0, t_s: 1.0, loss: 0.5, deferred_pct };
+    let epoch = |epoch, deferred_pct| Message::Epoch { epoch, t_s: 1.0, loss: 0.5, deferred_pct };
     let report = outcome(vec![
         line(0, &started),
         Ok(RankEvent::Quiet),
         Ok(RankEvent::Line { rank: 1, text: "a warning".to_owned() }),
         line(0, &progress),
-        line(0, &epoch(0.0)),
-        line(1, &epoch(0.0)),
-        line(0, &epoch(60.0)),
+        line(0, &epoch(0, 90.0)),
+        line(1, &epoch(0, 0.0)),
+        line(0, &epoch(1, 60.0)),
+        // Again, after a rollback.
+        line(0, &epoch(0, 0.0)),
         line(0, &accuracy(1, 2.0, 0.75)),
         line(1, &accuracy(0, 1.0, 0.5)),
         line(0, &Message::SyncTimes { us: vec![1000.0, 2000.0] }),

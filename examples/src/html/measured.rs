@@ -92,8 +92,11 @@ impl Measured {
         let ranks: Vec<Totals> = dir.ranks.iter().map(Totals::of).collect();
         let wall_s = ranks.iter().map(|rank| rank.wall_s).fold(0.0, f64::max);
         let samples: u64 = ranks.iter().map(|rank| rank.samples).sum();
-        let tests = ranks.iter().find(|rank| !rank.accuracy.is_empty());
-        let accuracy = tests.map(|rank| rank.accuracy.clone()).unwrap_or_default();
+        // Each epoch is tested by one rank.
+        let mut accuracy: Vec<Point> =
+            ranks.iter().flat_map(|rank| &rank.accuracy).copied().collect();
+        accuracy.sort_by_key(|point| point.epoch);
+        accuracy.dedup_by_key(|point| point.epoch);
         let mut staleness: BTreeMap<u64, u64> = BTreeMap::new();
         let mut epochs: BTreeMap<u64, Bytes> = BTreeMap::new();
         for rank in &ranks {

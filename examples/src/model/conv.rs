@@ -5,6 +5,8 @@
 //! batch is one matrix product with `W` of shape [3, 3, channels in, channels out]. With the
 //! channels of a pixel side by side, a window is three contiguous runs of memory.
 
+use std::ops::Range;
+
 use super::layer::{Layer, Pass, set_rows, sum_rows};
 use super::matmul::{Product, View};
 use super::tensor::Tensor;
@@ -52,7 +54,7 @@ impl Conv {
 
     /// Calls `f(at, range)` for each run of values that an image and its windows share: `at` is
     /// where it starts among the windows of the image, `range` where it lies in the image.
-    fn for_runs(&self, mut f: impl FnMut(usize, std::ops::Range<usize>)) {
+    fn for_runs(&self, mut f: impl FnMut(usize, Range<usize>)) {
         let ImageShape { height, width, channels } = self.input;
         for y in 0..height {
             for x in 0..width {
@@ -105,6 +107,10 @@ impl Conv {
 impl Layer for Conv {
     fn output_len(&self) -> usize {
         self.output().values()
+    }
+
+    fn tensors(&self) -> Range<usize> {
+        self.weight..self.weight + 2
     }
 
     fn forward(&mut self, parameters: &[Tensor], input: &[f32], output: &mut [f32]) {

@@ -1,5 +1,7 @@
 //! Fully connected layer: `y = x W + b` with `W` of shape [inputs, outputs]. Owned by `network`.
 
+use std::ops::Range;
+
 use super::layer::{Layer, Pass, set_rows, sum_rows};
 use super::matmul::{Product, View};
 use super::tensor::Tensor;
@@ -33,6 +35,10 @@ impl Dense {
 impl Layer for Dense {
     fn output_len(&self) -> usize {
         self.outputs
+    }
+
+    fn tensors(&self) -> Range<usize> {
+        self.weight..self.weight + 2
     }
 
     fn forward(&mut self, parameters: &[Tensor], input: &[f32], output: &mut [f32]) {

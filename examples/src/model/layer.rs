@@ -1,6 +1,7 @@
 //! What a layer is, and the simplest one. Owned by `network`.
 
 use std::fmt;
+use std::ops::Range;
 
 use super::tensor::Tensor;
 
@@ -12,6 +13,11 @@ use super::tensor::Tensor;
 pub(crate) trait Layer: fmt::Debug + Send {
     /// Values per item that come out.
     fn output_len(&self) -> usize;
+
+    /// Places of its tensors in the network's list.
+    fn tensors(&self) -> Range<usize> {
+        0..0
+    }
 
     /// Computes `output` from `input`.
     fn forward(&mut self, parameters: &[Tensor], input: &[f32], output: &mut [f32]);

@@ -157,6 +157,23 @@ impl Network {
         labels: &[u8],
         gradients: &mut [Tensor],
     ) -> f32 {
+        self.loss_and_gradients_with(parameters, images, labels, gradients, &mut |_, _| {})
+    }
+
+    /// As [`Self::loss_and_gradients`]. Tells `on_ready` of each gradient, by its tensor's place,
+    /// as soon as it is final, those of the last layer first.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::loss_and_gradients`].
+    pub fn loss_and_gradients_with(
+        &mut self,
+        parameters: &[Tensor],
+        images: &[f32],
+        labels: &[u8],
+        gradients: &mut [Tensor],
+        on_ready: &mut dyn FnMut(usize, &[f32]),
+    ) -> f32 {
         self.forward(parameters, images, labels.len());
         let Self { layers, activations, derivatives, classes, .. } = self;
         let [d_output, d_input] = derivatives;
@@ -171,6 +188,7 @@ impl Network {
                 d_input.as_mut_slice()
             });
             layer.backward(parameters, &pass, gradients, wanted);
+            layer.tensors().for_each(|tensor| on_ready(tensor, &gradients[tensor].data));
             std::mem::swap(d_output, d_input);
         }
         loss
@@ -294,6 +312,32 @@ pub(super) mod tests {
     fn gradients_of_the_dense_network_are_slopes() {
         let (network, parameters) = Network::mlp(SHAPE, [9, 7], 3, 1);
         check_gradients(network, parameters);
+    }
+
+    #[test]
+    fn each_gradient_is_told_once_when_it_is_final_last_layer_first() {
+        for (mut network, parameters) in
+            [Network::cnn(SHAPE, [3, 4], 7, 3, 1), Network::mlp(SHAPE, [9, 7], 3, 1)]
+        {
+            let (images, labels) = batch(5, 9);
+            let mut gradients = zeros_like(&parameters);
+            gradients.iter_mut().for_each(|tensor| tensor.data.fill(f32::NAN));
+            let mut told: Vec<(usize, Vec<f32>)> = Vec::new();
+            let mut tell = |tensor: usize, gradient: &[f32]| told.push((tensor, gradient.to_vec()));
+            network.loss_and_gradients_with(
+                &parameters,
+                &images,
+                &labels,
+                &mut gradients,
+                &mut tell,
+            );
+            let layers: Vec<usize> = told.iter().map(|(tensor, _)| tensor / 2).collect();
+            assert!(layers.is_sorted_by(|a, b| a >= b), "{layers:?}");
+            told.sort_by_key(|(tensor, _)| *tensor);
+            let all: Vec<(usize, Vec<f32>)> =
+                gradients.into_iter().map(|tensor| tensor.data).enumerate().collect();
+            assert_eq!(told, all);
+        }
     }
 
     #[test]

@@ -1,13 +1,17 @@
-//! The name of a synchronisation model, as typed. Owns its check and its form for people; what the
-//! name means is `syncline`'s. Used by `options`, `report` and `session`.
+//! The name of a synchronisation model or of a plan of several, as typed. Owns its check and its
+//! form for people; what the name means is `syncline`'s. Used by `options`, `report` and `session`.
 
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use syncline::ModelKind;
+use syncline::control::Plan;
 
-/// A synchronisation model by name, with whatever settings the name itself carries: `bsp`. Parsing
-/// checks it; reading JSON does not, so that old reports stay readable.
+/// The name of the policy that chooses between BSP and ASP while the job runs.
+const SYNC_SWITCH: &str = "sync-switch";
+
+/// A synchronisation model by name, with whatever settings the name itself carries: `bsp`; or a
+/// plan of several: `bsp:12.5%+asp`; or `sync-switch`. Parsing checks it; reading JSON does not, so
+/// that old reports stay readable.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SyncModel(String);
@@ -27,20 +31,37 @@ impl SyncModel {
     pub fn is_base(&self) -> bool {
         self.0 == "bsp"
     }
+
+    /// Whether a policy chooses the model while the job runs.
+    pub fn is_chosen_by_policy(&self) -> bool {
+        self.0 == SYNC_SWITCH
+    }
+
+    /// The plan that the name stands for; none if a policy chooses.
+    ///
+    /// # Errors
+    ///
+    /// The name, read from JSON, is none.
+    pub fn plan(&self) -> Result<Option<Plan>, syncline::Error> {
+        if self.is_chosen_by_policy() { Ok(None) } else { self.0.parse().map(Some) }
+    }
 }
 
 impl FromStr for SyncModel {
     type Err = String;
 
-    /// Any name that [`ModelKind`] can be parsed from; else its error's text.
+    /// Any name that [`Plan`] can be parsed from, which any model's is; else its error's text.
     fn from_str(name: &str) -> Result<Self, String> {
-        name.parse::<ModelKind>().map_err(|error| error.to_string())?;
-        Ok(Self(name.to_owned()))
+        let model = Self(name.to_owned());
+        model.plan().map_err(|error| error.to_string())?;
+        Ok(model)
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use syncline::ModelKind;
+
     use super::*;
 
     /// The model of a name that is known.
@@ -58,5 +79,16 @@ pub(crate) mod tests {
         assert_eq!("bps".parse::<SyncModel>(), Err(error));
         let stale: SyncModel = serde_json::from_str("\"ssp:3\"").unwrap();
         assert_eq!((stale.name(), stale.title().as_str()), ("ssp:3", "SSP:3"));
+    }
+
+    #[test]
+    fn a_plan_is_a_name_too() {
+        let plan = model("bsp:12.5%+asp");
+        assert_eq!(plan.title(), "BSP:12.5%+ASP");
+        assert!(!plan.is_base() && !plan.is_chosen_by_policy());
+        assert_eq!(plan.plan().unwrap().unwrap().phases().len(), 2);
+        let policy = model("sync-switch");
+        assert!(policy.is_chosen_by_policy() && policy.plan().unwrap().is_none());
+        assert!("bsp+asp".parse::<SyncModel>().unwrap_err().contains("share"));
     }
 }

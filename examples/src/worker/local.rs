@@ -48,7 +48,8 @@ impl Synchroniser for LocalSgd {
     }
 
     fn end_epoch(&mut self, mean_loss: f32) -> Result<EpochReport, BoxError> {
-        Ok(EpochReport { mean_loss, deferred_fraction: 0.0, cost: StepCost::default() })
+        let cost = StepCost::default();
+        Ok(EpochReport { mean_loss, deferred_fraction: 0.0, deferral: None, cost })
     }
 
     fn finish(&mut self, _: &mut [Tensor]) -> Result<StepCost, BoxError> {

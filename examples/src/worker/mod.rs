@@ -3,7 +3,9 @@
 //! Owns the loop and the clock. Never knows who else trains nor how: that is the
 //! [`Synchroniser`]'s. Called by the process of each rank.
 
+mod journal;
 pub mod local;
+mod stretch;
 #[cfg(test)]
 mod tests;
 
@@ -13,7 +15,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 pub use local::LocalSgd;
+pub use stretch::{Meeting, Position, Stretch};
 
+use syncline::StepReport;
 use syncline::policy::schedule::Schedule;
 
 use crate::BoxError;
@@ -24,6 +28,8 @@ use crate::model::network::zeros_like;
 use crate::model::{Network, Tensor, tensor};
 use crate::protocol::{Message, Summary};
 use crate::spec::RunSpec;
+use journal::Journal;
+use stretch::EpochSoFar;
 
 /// Least time between two messages of progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -33,21 +39,25 @@ const TEST_BATCH: usize = 64;
 const TIMES_PER_MESSAGE: usize = 512;
 
 /// What one call of a [`Synchroniser`] cost this rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepCost {
     /// Time spent waiting for communication while nothing else went on, in nanoseconds.
     pub exposed_ns: u64,
     /// Bytes sent since the last call, those in the background included.
     pub bytes_sent: u64,
+    /// What a step cost in detail, where the synchroniser knows.
+    pub report: Option<StepReport>,
 }
 
 /// What the ranks agreed on at the end of an epoch.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EpochReport {
     /// Mean training loss over all ranks.
     pub mean_loss: f32,
     /// Part of the gradients' bytes whose synchronisation was deferred in this epoch, 0 to 1.
     pub deferred_fraction: f64,
+    /// How many bytes a step of the next epoch may defer, and why not more.
+    pub deferral: Option<syncline::Decision>,
     /// What agreeing cost.
     pub cost: StepCost,
 }
@@ -68,6 +78,17 @@ pub trait Synchroniser {
     ///
     /// Communication failed.
     fn start(&mut self, parameters: &mut [Tensor]) -> Result<(), BoxError>;
+
+    /// Takes in a gradient that [`Self::step`] will get too, while the backward pass goes on. Does
+    /// not wait for anybody. Those who do not overlap take no notice.
+    ///
+    /// # Errors
+    ///
+    /// Communication failed.
+    fn gradient_ready(&mut self, tensor: usize, gradient: &[f32]) -> Result<(), BoxError> {
+        let _ = (tensor, gradient);
+        Ok(())
+    }
 
     /// Ends a step: `parameters` become those of the next step, by the `gradients` of all ranks,
     /// each the mean over its batch, and by learning rate `lr`. `loss` is this rank's. May use
@@ -97,6 +118,39 @@ pub trait Synchroniser {
     ///
     /// Communication failed.
     fn finish(&mut self, parameters: &mut [Tensor]) -> Result<StepCost, BoxError>;
+
+    /// The sync model of the next step.
+    fn model(&self) -> String {
+        "local".to_owned()
+    }
+
+    /// How far all ranks go from here before they meet, and whether this one takes part. Without
+    /// a word on it, no rank ever has to.
+    fn stretch(&mut self, at: Position) -> Stretch {
+        let _ = at;
+        Stretch::endless()
+    }
+
+    /// Takes note of what a step would have taken a rank that sits out a stretch.
+    fn stand_by(&mut self, compute: Duration) {
+        let _ = compute;
+    }
+
+    /// Ends a stretch, on all ranks at the same position, those that sat it out included. Says what
+    /// was decided, and where to go on if not here.
+    ///
+    /// # Errors
+    ///
+    /// Communication failed, or training cannot be saved.
+    fn meet(&mut self, at: Position, parameters: &mut [Tensor]) -> Result<Meeting, BoxError> {
+        let _ = (at, parameters);
+        Ok(Meeting::default())
+    }
+
+    /// Whether a loss that is no number is dealt with at the next meeting.
+    fn survives_divergence(&self) -> bool {
+        false
+    }
 }
 
 /// Why a rank could not train to the end.
@@ -193,27 +247,35 @@ pub fn train(
         data,
         schedule,
         plan,
+        order: (None, Vec::new()),
         network,
         parameters,
         gradients,
         images: Vec::new(),
         labels: Vec::new(),
+        steps: 0,
         compute: Duration::ZERO,
+        switching: Duration::ZERO,
         cost: StepCost::default(),
         sync_times_us: Vec::new(),
         snapshots: Vec::new(),
+        clock: Instant::now(),
+        wall: Duration::ZERO,
         reported: Instant::now(),
+        journal: Journal::start(spec, rank),
         send,
     };
-    let (steps, wall) = trainer.learn(synchroniser)?;
-    trainer.measure(steps, wall)?;
-    Ok(trainer.parameters)
+    let outcome = trainer.learn(synchroniser).and_then(|wall| trainer.measure(wall));
+    trainer.close_journal(outcome.as_ref().err());
+    outcome.map(|()| trainer.parameters)
 }
 
 /// The parameters at the end of an epoch.
 struct Snapshot {
     epoch: u32,
     t_s: f64,
+    /// Of this rank so far.
+    samples: u64,
     parameters: Vec<Tensor>,
 }
 
@@ -224,64 +286,54 @@ struct Trainer<'a> {
     data: &'a Dataset,
     schedule: Schedule,
     plan: ShardPlan,
+    /// The epoch that the images at hand are of, and their order.
+    order: (Option<u64>, Vec<usize>),
     network: Network,
     parameters: Vec<Tensor>,
     gradients: Vec<Tensor>,
     images: Vec<f32>,
     labels: Vec<u8>,
+    /// Steps that this rank took.
+    steps: u64,
     compute: Duration,
+    /// Spent on going from one sync model or group of ranks to another.
+    switching: Duration,
     cost: StepCost,
     sync_times_us: Vec<f32>,
     snapshots: Vec<Snapshot>,
+    /// When training started.
+    clock: Instant,
+    /// How long it took, once it is over.
+    wall: Duration,
     /// When progress was last reported.
     reported: Instant,
+    journal: Journal,
     send: &'a mut dyn FnMut(&Message) -> io::Result<()>,
 }
 
 impl Trainer<'_> {
-    /// Trains; returns the number of steps and the time they took.
-    fn learn(&mut self, sync: &mut dyn Synchroniser) -> Result<(u64, Duration), WorkerError> {
-        let steps_per_epoch = self.plan.steps();
+    /// Trains; returns the time it took.
+    fn learn(&mut self, sync: &mut dyn Synchroniser) -> Result<Duration, WorkerError> {
         self.warm_up();
         sync.start(&mut self.parameters).map_err(failed(0, "start"))?;
-        let clock = Instant::now();
-        self.reported = clock;
+        self.clock = Instant::now();
+        self.reported = self.clock;
         self.tell(&Message::Started {
             parameter_bytes: tensor::total_bytes(&self.parameters),
             tensors: self.parameters.len(),
-            steps_per_epoch: steps_per_epoch as u64,
+            steps_per_epoch: self.plan.steps() as u64,
             transport: sync.transport(),
         })?;
-        let mut steps = 0;
-        for epoch in 0..self.spec.epochs {
-            let order = self.plan.epoch(epoch);
-            let mut losses = 0.0;
-            for (step, indices) in order.chunks_exact(self.spec.batch as usize).enumerate() {
-                let loss = self.step(epoch, step, steps, indices, sync)?;
-                losses += f64::from(loss);
-                steps += 1;
-                self.report_progress(epoch, steps, loss, clock)?;
-            }
-            let mean_loss = (losses / steps_per_epoch as f64) as f32;
-            let report = sync.end_epoch(mean_loss).map_err(failed(epoch, "end an epoch"))?;
-            self.charge(report.cost);
-            let t_s = clock.elapsed().as_secs_f64();
-            self.tell(&Message::Epoch {
-                epoch,
-                t_s,
-                loss: report.mean_loss,
-                deferred_pct: report.deferred_fraction * 100.0,
-            })?;
-            // The last epoch is measured on what `finish` leaves.
-            if epoch + 1 < self.spec.epochs && epoch % self.spec.ranks == self.rank {
-                let parameters = self.parameters.clone();
-                self.snapshots.push(Snapshot { epoch, t_s, parameters });
-            }
+        let mut at = Position { step: 0, samples: 0, total: self.all_samples() };
+        let mut epoch = EpochSoFar::default();
+        while at.samples < at.total {
+            at = self.run_stretch(at, &mut epoch, sync)?;
         }
         let last = self.spec.epochs - 1;
         let cost = sync.finish(&mut self.parameters).map_err(failed(last, "finish"))?;
         self.charge(cost);
-        Ok((steps, clock.elapsed()))
+        self.wall = self.clock.elapsed();
+        Ok(self.wall)
     }
 
     /// What this rank sleeps in a step, counted from 0 over the whole run.
@@ -289,54 +341,71 @@ impl Trainer<'_> {
         self.spec.stragglers.iter().map(|slow| slow.delay_at(self.rank, step)).sum()
     }
 
-    /// The learning rate of a step, counted likewise.
-    fn rate_at(&self, step: u64) -> f32 {
-        let RunSpec { ranks, batch, .. } = *self.spec;
-        self.schedule.rate(step * u64::from(ranks) * u64::from(batch))
-    }
-
-    /// One step on the images at `indices`, after `before` others of the whole run; returns this
-    /// rank's loss. A straggler sleeps first, which counts as computing.
-    fn step(
+    /// Loss and gradients of this rank's images in a step, the time they took, and whether they
+    /// could be told. A straggler sleeps first, which counts as computing.
+    fn compute(
         &mut self,
-        epoch: u32,
-        step: usize,
-        before: u64,
-        indices: &[usize],
-        sync: &mut dyn Synchroniser,
-    ) -> Result<f32, WorkerError> {
-        let delay = self.delay_at(before);
-        let lr = self.rate_at(before);
+        step: u64,
+        tell: &mut dyn FnMut(usize, &[f32]) -> Result<(), BoxError>,
+    ) -> (f32, Duration, Result<(), BoxError>) {
+        let delay = self.delay_at(step);
+        let indices = self.images_of(step);
         let started = Instant::now();
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }
-        let loss = self.gradients_of(indices);
+        let mut told = Ok(());
+        let loss = self.gradients_of(&indices, &mut |tensor, gradient| {
+            if told.is_ok() {
+                told = tell(tensor, gradient);
+            }
+        });
+        (loss, started.elapsed(), told)
+    }
+
+    /// One step; returns this rank's loss.
+    fn step(
+        &mut self,
+        at: Position,
+        stretch: &Stretch,
+        sync: &mut dyn Synchroniser,
+    ) -> Result<f32, WorkerError> {
+        let epoch = self.epoch_of(at);
+        let lr = self.rate_at(at, stretch);
+        let tell = &mut |tensor, gradient: &[f32]| sync.gradient_ready(tensor, gradient);
+        let (loss, compute, told) = self.compute(at.step, tell);
         let computed = Instant::now();
-        if !loss.is_finite() {
+        if !loss.is_finite() && !sync.survives_divergence() {
+            let step = (at.step % self.plan.steps() as u64) as usize;
             self.tell(&Message::Diverged { epoch, step: step as u64, lr })?;
             return Err(WorkerError::Diverged { epoch, step, lr });
         }
         let (parameters, gradients) = (&mut self.parameters, &mut self.gradients);
-        let cost = sync
-            .step(loss, parameters, gradients, lr)
+        let cost = told
+            .and_then(|()| sync.step(loss, parameters, gradients, lr))
             .map_err(failed(epoch, "synchronise a step"))?;
         self.sync_times_us.push(computed.elapsed().as_secs_f32() * 1e6);
-        self.compute += computed - started;
+        self.compute += compute;
+        self.steps += 1;
         self.charge(cost);
+        if let Some(report) = cost.report {
+            let (steps, t) = (self.steps, self.clock.elapsed());
+            let samples = self.own_samples();
+            self.journal.step(&report, steps, t, samples, loss, lr, || sync.model());
+        }
         Ok(loss)
     }
 
-    fn gradients_of(&mut self, indices: &[usize]) -> f32 {
+    fn gradients_of(&mut self, indices: &[usize], on_ready: &mut dyn FnMut(usize, &[f32])) -> f32 {
         let Self { data, network, parameters, gradients, images, labels, .. } = self;
         data.gather(&data.train, indices.iter().copied(), images, labels);
-        network.loss_and_gradients(parameters, images, labels, gradients)
+        network.loss_and_gradients_with(parameters, images, labels, gradients, on_ready)
     }
 
     /// Computes gradients once for nothing, so that all memory is there when the clock starts.
     fn warm_up(&mut self) {
         let indices: Vec<usize> = (0..self.spec.batch as usize).collect();
-        self.gradients_of(&indices);
+        self.gradients_of(&indices, &mut |_, _| {});
     }
 
     fn charge(&mut self, cost: StepCost) {
@@ -344,27 +413,24 @@ impl Trainer<'_> {
         self.cost.bytes_sent += cost.bytes_sent;
     }
 
-    fn report_progress(
-        &mut self,
-        epoch: u32,
-        step: u64,
-        loss: f32,
-        clock: Instant,
-    ) -> Result<(), WorkerError> {
+    fn report_progress(&mut self, at: Position, loss: f32) -> Result<(), WorkerError> {
         let now = Instant::now();
         if self.rank != 0 || now - self.reported < PROGRESS_EVERY {
             return Ok(());
         }
         self.reported = now;
-        let t_s = (now - clock).as_secs_f64();
-        self.tell(&Message::Progress { epoch, step, t_s, loss })
+        let t_s = (now - self.clock).as_secs_f64();
+        // The epoch that the step just taken was of.
+        let epoch = self.epoch_of(Position { samples: at.samples.saturating_sub(1), ..at });
+        self.tell(&Message::Progress { epoch, step: at.step, t_s, loss })
     }
 
     /// Measures accuracy and reports all that is left to report.
-    fn measure(&mut self, steps: u64, wall: Duration) -> Result<(), WorkerError> {
+    fn measure(&mut self, wall: Duration) -> Result<(), WorkerError> {
         for snapshot in std::mem::take(&mut self.snapshots) {
-            let Snapshot { epoch, t_s, parameters } = snapshot;
+            let Snapshot { epoch, t_s, samples, parameters } = snapshot;
             let accuracy = accuracy(&mut self.network, &parameters, self.data);
+            self.journal.accuracy(epoch, t_s, samples, accuracy);
             self.tell(&Message::Accuracy { epoch, t_s, accuracy })?;
         }
         let wall_s = wall.as_secs_f64();
@@ -373,21 +439,34 @@ impl Trainer<'_> {
         let final_accuracy = result.map(|result| result.accuracy);
         if let Some(accuracy) = final_accuracy {
             let epoch = self.spec.epochs - 1;
+            self.journal.accuracy(epoch, wall_s, self.own_samples(), accuracy);
             self.tell(&Message::Accuracy { epoch, t_s: wall_s, accuracy })?;
         }
         for us in std::mem::take(&mut self.sync_times_us).chunks(TIMES_PER_MESSAGE) {
             self.tell(&Message::SyncTimes { us: us.to_vec() })?;
         }
         self.tell(&Message::Done(Summary {
-            steps,
-            samples: steps * u64::from(self.spec.batch),
+            steps: self.steps,
+            samples: self.own_samples(),
             wall_s,
             compute_s: self.compute.as_secs_f64(),
             exposed_s: self.cost.exposed_ns as f64 / 1e9,
             bytes_sent: self.cost.bytes_sent,
+            switch_s: self.switching.as_secs_f64(),
             final_accuracy,
             final_test_loss: result.map(|result| result.loss).filter(|loss| loss.is_finite()),
         }))
+    }
+
+    fn close_journal(&mut self, error: Option<&WorkerError>) {
+        let outcome = error.map_or_else(|| "finished".to_owned(), ToString::to_string);
+        // Without the time that measuring took, if training came that far.
+        let wall = if self.wall.is_zero() { self.clock.elapsed() } else { self.wall };
+        self.journal.end(self.steps, self.own_samples(), wall, outcome);
+    }
+
+    fn own_samples(&self) -> u64 {
+        self.steps * u64::from(self.spec.batch)
     }
 
     fn tell(&mut self, message: &Message) -> Result<(), WorkerError> {

@@ -154,7 +154,7 @@ impl Synchroniser for Shared {
         }
         drop(all);
         self.local.step(loss, parameters, gradients, lr)?;
-        Ok(StepCost { exposed_ns: 1000, bytes_sent: 10 })
+        Ok(StepCost { exposed_ns: 1000, bytes_sent: 10, report: None })
     }
 
     fn end_epoch(&mut self, mean_loss: f32) -> Result<EpochReport, BoxError> {
@@ -162,7 +162,7 @@ impl Synchroniser for Shared {
     }
 
     fn finish(&mut self, _: &mut [Tensor]) -> Result<StepCost, BoxError> {
-        Ok(StepCost { exposed_ns: 500, bytes_sent: 3 })
+        Ok(StepCost { exposed_ns: 500, bytes_sent: 3, report: None })
     }
 }
 
@@ -299,6 +299,65 @@ fn the_language_model_learns_what_follows_what() {
     let start = evaluate(&mut network, &parameters, &data);
     // Ahead of training it is not better than a guess among the classes, in nats.
     assert!(start.loss > (data.classes as f64).ln() / 2.0 && start.accuracy < 0.5, "{start:?}");
+}
+
+/// Keeps which gradients it was told of, and refuses one of the third step, if it shall.
+struct Told {
+    tensors: Vec<usize>,
+    refuses: bool,
+    local: LocalSgd,
+}
+
+impl Synchroniser for Told {
+    fn transport(&self) -> String {
+        self.local.transport()
+    }
+
+    fn start(&mut self, parameters: &mut [Tensor]) -> Result<(), BoxError> {
+        self.local.start(parameters)
+    }
+
+    fn gradient_ready(&mut self, tensor: usize, gradient: &[f32]) -> Result<(), BoxError> {
+        self.tensors.push(tensor);
+        assert!(!gradient.is_empty());
+        match self.refuses && self.tensors.len() == 2 * 6 + 3 {
+            true => Err("rank 1 is gone".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn step(
+        &mut self,
+        loss: f32,
+        parameters: &mut [Tensor],
+        gradients: &mut [Tensor],
+        lr: f32,
+    ) -> Result<StepCost, BoxError> {
+        self.local.step(loss, parameters, gradients, lr)
+    }
+
+    fn end_epoch(&mut self, mean_loss: f32) -> Result<EpochReport, BoxError> {
+        self.local.end_epoch(mean_loss)
+    }
+
+    fn finish(&mut self, parameters: &mut [Tensor]) -> Result<StepCost, BoxError> {
+        self.local.finish(parameters)
+    }
+}
+
+#[test]
+fn gradients_are_told_in_the_backward_pass_and_an_error_there_is_the_step_s() {
+    let spec = RunSpec { train_limit: Some(4 * 32), ..alone(NetKind::Mlp, 1) };
+    let data = Dataset::of(&spec).unwrap();
+    let mut told = Told { tensors: Vec::new(), refuses: false, local: LocalSgd::new(0.9) };
+    run_on(&data, &spec, &mut told);
+    // Layer by layer from the last on, weights before biases, in each of four steps.
+    assert_eq!(told.tensors, [4, 5, 2, 3, 0, 1].repeat(4));
+    let mut refusing = Told { tensors: Vec::new(), refuses: true, local: LocalSgd::new(0.9) };
+    let mut good = |_: &Message| Ok(());
+    let error = train(&spec, 0, &data, &mut refusing, &mut good).unwrap_err();
+    assert_eq!(error.to_string(), "cannot synchronise a step in epoch 0: rank 1 is gone");
+    assert_eq!(refusing.tensors.len(), 15, "nothing is told after an error");
 }
 
 /// Keeps the rates that it is given.

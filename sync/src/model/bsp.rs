@@ -1,18 +1,26 @@
 //! BSP: all ranks average all gradients after each step, and wait for it.
 //!
 //! Owns the optimiser's memory. The parameters are the trainer's own, the same on every rank.
-//! Never lets a rank go on before the last byte is there: bucketed reductions during the backward
-//! pass, which would hide a part, are not made yet. Built by [`super::build`].
+//! Never lets a rank go on before the last byte is there. Built by [`super::build`].
 //!
-//! Per step and rank: one all_reduce of S(G) bytes, all of it exposed.
+//! Per step and rank: one all_reduce of S(G) bytes, all of it exposed. With buckets, one for each,
+//! that start while the backward pass goes on: exposed is what does not hide behind it. Both give
+//! the same bits wherever the sums of the reductions do.
+
+mod buckets;
+mod replan;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
 use super::check::{self, Fingerprint};
 use super::osp::budget::Decision;
 use super::{Action, Event, Job, Memory, SyncModel, Tensors, Traffic};
-use crate::layout::ELEMENT_BYTES;
+use crate::bucket::rule::BucketRule;
+use crate::layout::{ELEMENT_BYTES, Layout};
 use crate::optimiser::{Moments, StepSize, clip_scale, sum_of_squares};
+use buckets::Bucketing;
 
 /// Bulk synchronous parallel.
 #[derive(Debug)]
@@ -25,11 +33,24 @@ pub struct Bsp {
     /// Room for a flat gradient, between steps.
     buffer: Vec<f32>,
     actions: VecDeque<Action>,
+    /// None for one reduction after the backward pass.
+    buckets: Option<Bucketing>,
+    /// What the exchanges asked for are for, the first one first.
+    gathers: VecDeque<Purpose>,
     decision: Decision,
 }
 
+/// What an exchange of words is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// Comparing the replicas.
+    Check,
+    /// Planning the buckets.
+    Plan,
+}
+
 impl Bsp {
-    /// A model at rest.
+    /// A model at rest that reduces everything at once.
     pub fn new(job: Job, memory: Memory) -> Self {
         Self {
             job,
@@ -38,7 +59,30 @@ impl Bsp {
             buffer: Vec::with_capacity(memory.moments.first.len()),
             memory,
             actions: VecDeque::new(),
+            buckets: None,
+            gathers: VecDeque::new(),
             decision: Decision::never(),
+        }
+    }
+
+    /// A model at rest that reduces gradients in buckets, cut by `rule`.
+    pub fn with_buckets(job: Job, memory: Memory, rule: BucketRule, layout: &Layout) -> Self {
+        Self { buckets: Some(Bucketing::new(rule, layout)), ..Self::new(job, memory) }
+    }
+
+    fn gather(&mut self, purpose: Purpose, words: Vec<u64>) {
+        self.gathers.push_back(purpose);
+        self.actions.push_back(Action::Gather { words });
+    }
+
+    /// Applies what the buckets hold.
+    fn apply_buckets(&mut self, tensors: &mut Tensors<'_, '_>) {
+        let Some(buckets) = &mut self.buckets else { return };
+        let mut data = std::mem::take(&mut self.buffer);
+        let words = buckets.finish_step(&mut data);
+        self.apply(data, tensors);
+        if let Some(words) = words {
+            self.gather(Purpose::Plan, words);
         }
     }
 
@@ -61,7 +105,7 @@ impl Bsp {
         if self.job.check_is_due(self.step) {
             let mut print = Fingerprint::new(self.step);
             tensors.parameters.iter().for_each(|parameters| print.floats(parameters));
-            self.actions.push_back(Action::Gather { words: vec![print.value()] });
+            self.gather(Purpose::Check, vec![print.value()]);
         }
     }
 }
@@ -70,12 +114,32 @@ impl SyncModel for Bsp {
     fn handle_event(&mut self, event: Event, tensors: &mut Tensors<'_, '_>) {
         match event {
             Event::Drain | Event::EpochEnded { .. } => {}
-            Event::Gathered { words } => {
-                self.actions.extend(check::compare(self.step, &words).map(Action::Fail));
+            Event::Gathered { words } => match (self.gathers.pop_front(), &mut self.buckets) {
+                (Some(Purpose::Plan), Some(buckets)) => buckets.replan(&words),
+                _ => self.actions.extend(check::compare(self.step, &words).map(Action::Fail)),
+            },
+            Event::GradientReady { tensor, compute } => {
+                if let Some(buckets) = &mut self.buckets {
+                    buckets.add(tensor, tensors.gradients[0], compute, &mut self.actions);
+                }
             }
-            Event::Reduced { data, .. } => self.apply(data, tensors),
+            Event::Reduced { id, data, timing } => match &mut self.buckets {
+                None => self.apply(data, tensors),
+                Some(buckets) => {
+                    if buckets.reduced(id, data, timing.blocked) {
+                        self.apply_buckets(tensors);
+                    }
+                }
+            },
             Event::StepEnded(ended) => {
                 self.learning_rate = ended.learning_rate;
+                if let Some(buckets) = &mut self.buckets {
+                    buckets.end_step(tensors.gradients, ended.compute, &mut self.actions);
+                    if buckets.is_complete() {
+                        self.apply_buckets(tensors);
+                    }
+                    return;
+                }
                 let mut data = std::mem::take(&mut self.buffer);
                 data.clear();
                 tensors.gradients.iter().for_each(|gradient| data.extend_from_slice(gradient));
@@ -87,6 +151,10 @@ impl SyncModel for Bsp {
 
     fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    fn overlaps(&self) -> bool {
+        self.buckets.is_some()
     }
 
     fn staleness(&self) -> u64 {

@@ -18,7 +18,7 @@
 //!
 //! Per fragment and `every` steps: one all_reduce of its bytes, hidden behind `delay` steps; with a
 //! delay of 0 it blocks. Source: Streaming DiLoCo, arXiv 2501.18512, after summaries and code by
-//! others; eager merging by differences: LOSCAR-SGD, arXiv 2605.20866. We depart from the former
+//! others; merging by differences: LOSCAR-SGD, arXiv 2605.20866. We depart from the former
 //! in that outer gradients travel as 32-bit floats.
 //!
 //! With `every` 1, one fragment, no delay, an outer rate of 1 and no outer momentum, this is local

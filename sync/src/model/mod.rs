@@ -10,32 +10,36 @@
 //! GradientReady, StepEnded ┐                  ┌──────────────▶ Reduce, StartReduce, Wait
 //! Reduced   ───────────────┤                  ├──────────────▶ Gather
 //! Gathered  ───────────────┼──▶  SyncModel  ──┼──────────────▶ Push, AwaitReply, Collect
-//! Replied   ───────────────┤                  ├──────────────▶ Fail
+//! Replied   ───────────────┤                  ├──────────────▶ PushStage, AwaitStage, EndStages
+//! StageReplied ────────────┤                  ├──────────────▶ Fail
 //! EpochEnded, Drain ───────┘                  └──────────────▶ none left: the rank may go on
 //! ```
 
-mod asp;
 mod bsp;
 pub(crate) mod check;
 pub mod diloco;
 mod inner;
 pub mod local_sgd;
 pub mod osp;
+pub mod osp_server;
+mod worker;
 
 use std::fmt::Debug;
 use std::time::Duration;
 
-pub use asp::Asp;
 pub use bsp::Bsp;
 pub use diloco::Diloco;
 pub use local_sgd::LocalSgd;
 pub use osp::Osp;
+pub use osp_server::OspServer;
+pub use worker::Worker;
 
 use crate::audit::{Audited, Rules};
 use crate::config::{ModelKind, SessionConfig};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::optimiser::{Moments, Optimiser};
+use crate::server::osp::wire::{HEAD_WORDS, Stage};
 use osp::budget::Decision;
 
 /// Names one reduction of one model; the same on every rank.
@@ -88,6 +92,15 @@ pub enum Event {
         /// As [`crate::server::wire`] has it.
         message: Vec<u32>,
     },
+    /// The reply of one of OSP's servers.
+    StageReplied {
+        /// Its rank.
+        server: u32,
+        /// As [`crate::server::osp::wire`] has it.
+        message: Vec<u32>,
+        /// From the push until the end of the reply was seen.
+        timing: Timing,
+    },
     /// The forward and backward pass of a step is over; its gradients are in [`Tensors`].
     StepEnded(StepEnded),
 }
@@ -103,6 +116,7 @@ impl Event {
             Self::Gathered { .. } => "gathered",
             Self::Reduced { .. } => "reduced",
             Self::Replied { .. } => "replied",
+            Self::StageReplied { .. } => "stage replied",
             Self::StepEnded(_) => "step ended",
         }
     }
@@ -137,9 +151,24 @@ pub enum Action {
         /// The rank whose shard it is.
         server: u32,
     },
+    /// Wait for the reply to the last [`Action::PushStage`], and give it as
+    /// [`Event::StageReplied`].
+    AwaitStage {
+        /// The server's rank.
+        server: u32,
+        /// Of which stage.
+        stage: Stage,
+    },
     /// Wait until every worker has told this rank's shard that it pushes no more, and bring all
     /// shards together: [`Event::Collected`].
     Collect,
+    /// Tell one of OSP's servers that this rank pushes no more.
+    EndStages {
+        /// The server's rank.
+        server: u32,
+        /// As [`crate::server::osp::wire`] has it.
+        head: [u32; HEAD_WORDS],
+    },
     /// Give up.
     Fail(Error),
     /// Exchange a few words between all ranks, blocking: [`Event::Gathered`].
@@ -155,6 +184,19 @@ pub enum Action {
         message: Vec<u32>,
         /// Whether the shard will reply.
         replies: bool,
+    },
+    /// Push to one of OSP's servers: RS ahead of all other traffic, ICS in the background.
+    PushStage {
+        /// The server's rank.
+        server: u32,
+        /// Of which stage.
+        stage: Stage,
+        /// As [`crate::server::osp::wire`] has it.
+        head: [u32; HEAD_WORDS],
+        /// The same.
+        body: Vec<u32>,
+        /// Words of the reply.
+        reply_words: usize,
     },
     /// Average over all ranks, blocking, ahead of all other traffic: [`Event::Reduced`].
     Reduce {
@@ -209,8 +251,9 @@ pub struct Traffic {
 
 /// A sync model of one rank.
 ///
-/// Every rank's model sees the same kinds of events in the same order (but for ASP, whose workers
-/// run apart between [`Event::Drain`]s), and asks for the same reductions in the same order.
+/// Every rank's model sees the same kinds of events in the same order (but for those with a
+/// parameter server, whose workers run apart between [`Event::Drain`]s), and asks for the same
+/// reductions in the same order.
 pub trait SyncModel: Send + Debug {
     /// Takes note of `event`, and reads and writes `tensors` as it needs.
     ///
@@ -331,13 +374,21 @@ pub fn build(
 ) -> Box<dyn SyncModel> {
     let rules = config.audits.then(|| Rules::of(config, layout.len())).flatten();
     let model: Box<dyn SyncModel> = match &config.model {
-        ModelKind::Asp(asp) => Box::new(Asp::new(job, *asp, layout)),
+        ModelKind::Asp(asp) => Box::new(Worker::new(job, (*asp).into(), layout)),
         ModelKind::Bsp => Box::new(Bsp::new(job, memory)),
+        ModelKind::Dssp(dssp) => Box::new(Worker::new(job, (*dssp).into(), layout)),
+        ModelKind::Gba(gba) => Box::new(Worker::new(job, (*gba).into(), layout)),
+        ModelKind::R2sp(r2sp) => Box::new(Worker::new(job, (*r2sp).into(), layout)),
+        ModelKind::Ssp(ssp) => Box::new(Worker::new(job, (*ssp).into(), layout)),
         ModelKind::Diloco(diloco) => {
             Box::new(Diloco::new(job, *diloco, &layout, parameters, memory))
         }
         ModelKind::LocalSgd(local) => Box::new(LocalSgd::new(job, *local, memory)),
+        ModelKind::BspBuckets(rule) => Box::new(Bsp::with_buckets(job, memory, *rule, &layout)),
         ModelKind::Osp(osp) => Box::new(Osp::new(job, *osp, layout, parameters, memory)),
+        ModelKind::OspServer(osp) => {
+            Box::new(OspServer::new(job, *osp, layout, parameters, memory))
+        }
     };
     if rules.is_some() { Box::new(Audited::new(model, rules)) } else { model }
 }

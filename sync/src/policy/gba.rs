@@ -173,15 +173,23 @@ impl Gatherer {
         if self.gathered < group {
             return Arrival { staleness, weight, end: End::Open };
         }
+        Arrival { staleness, weight, end: self.close() }
+    }
+
+    /// Ends the group with what is there, as if it were full: [`End::Open`] if that is nothing.
+    /// For a drain, at which no gradient may be left behind.
+    pub fn close(&mut self) -> End {
         let weights = std::mem::take(&mut self.weights);
-        self.gathered = 0;
+        let gathered = std::mem::take(&mut self.gathered);
+        if gathered == 0 {
+            return End::Open;
+        }
         self.update += 1;
-        let end = match self.config.divisor {
+        match self.config.divisor {
             _ if weights == 0.0 => End::Skip,
-            Divisor::Group => End::Update { divisor: group as f64 },
+            Divisor::Group => End::Update { divisor: gathered as f64 },
             Divisor::Weights => End::Update { divisor: weights },
-        };
-        Arrival { staleness, weight, end }
+        }
     }
 }
 

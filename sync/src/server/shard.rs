@@ -1,17 +1,24 @@
 //! One shard of the parameter server: parameters and optimiser's memory of a part of the flat
 //! space.
 //!
-//! Owns the order in which pushes are applied: that of their arrival, each at once, whole. Never
-//! communicates: a message goes in, and with a push a reply comes out. Called by the server's
-//! thread, and by the lockstep harness.
+//! Owns the arithmetic: what a push changes, and what is in a reply. When either happens is up to
+//! its rule (`rule`), and an audit checks the rule at each turn (`audit`). Never communicates,
+//! waits or reads a clock: a message goes in, replies come out. Called by the server's thread, and
+//! by the lockstep harness.
 
+use std::time::Duration;
+
+use crate::config::SessionConfig;
 use crate::error::{Error, Result};
 use crate::model::Memory;
 use crate::optimiser::{Moments, Optimiser, StepSize};
 
+use super::audit::{Audit, AuditReport, Promise};
+use super::config::Rule;
+use super::rule::{self, Keeper, Order};
 use super::wire::{self, Header};
 
-/// A shard, and which workers are done with it.
+/// A shard, and what its workers are about.
 #[derive(Debug)]
 pub struct Shard {
     rank: u32,
@@ -19,25 +26,97 @@ pub struct Shard {
     parameters: Vec<f32>,
     /// Of this part of the parameters, and the updates before this shard's first.
     memory: Memory,
-    /// Pushes applied.
+    /// Updates made.
     version: u64,
-    /// Room for one gradient.
-    gradient: Vec<f32>,
+    keeper: Box<dyn Keeper>,
+    audit: Audit,
+    /// What the keeper wants done.
+    orders: Vec<Order>,
+    /// Per worker, the push that was not answered yet.
+    held: Vec<Option<Push>>,
     /// Per worker, whether it pushes no more.
     done: Vec<bool>,
+    /// Room for one gradient.
+    gradient: Vec<f32>,
+    group: Group,
+}
+
+/// A push, from its arrival until it is answered.
+#[derive(Debug)]
+struct Push {
+    message: Vec<u32>,
+    clock: u64,
+    version: u64,
+    learning_rate: f32,
+    staleness: u64,
+}
+
+/// Gradients that make one update together.
+#[derive(Debug, Default)]
+struct Group {
+    /// Of the gradients times their weights; empty before the first that counts.
+    sum: Vec<f32>,
+    /// Of the learning rates times the weights of their gradients.
+    rates: f64,
+    weights: f64,
+    /// Workers and clocks.
+    members: Vec<(usize, u64)>,
+}
+
+/// A reply, and to whom.
+pub type Reply = (u32, Vec<u32>);
+
+/// What became of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handled {
+    /// What the message was.
+    pub outcome: Outcome,
+    /// What to send now, in this order.
+    pub replies: Vec<Reply>,
+}
+
+/// What a message was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its worker is done.
+    Done,
+    /// A gradient; the reply to it may come later.
+    Pushed,
+    /// The shard's rank gives up: serve no more.
+    Stop,
 }
 
 impl Shard {
-    /// A shard on `rank`, for as many workers as there are ranks.
+    /// A shard on `rank`, for as many workers as there are ranks, with the rule of the model of
+    /// `config`; that of ASP if it has no server.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the settings cannot work.
     ///
     /// # Panics
     /// If the memory is not that of as many parameters.
     pub fn new(
         rank: u32,
         world_size: u32,
+        config: &SessionConfig,
+        parameters: Vec<f32>,
+        memory: Memory,
+    ) -> Result<Self> {
+        let rule = config.model.server().map_or(Rule::Asp, |server| server.rule);
+        let workers = world_size as usize;
+        let keeper = rule::build(rule, rank, workers)?;
+        let audit = Audit::new(Promise::of(rule, workers), workers);
+        Ok(Self::with_keeper(rank, config.optimiser, parameters, memory, (keeper, audit), workers))
+    }
+
+    /// With a keeper and an audit that need not belong together.
+    fn with_keeper(
+        rank: u32,
         optimiser: Optimiser,
         parameters: Vec<f32>,
         memory: Memory,
+        (keeper, audit): (Box<dyn Keeper>, Audit),
+        workers: usize,
     ) -> Self {
         assert_eq!(parameters.len(), memory.moments.first.len(), "the moments of this shard");
         Self {
@@ -45,52 +124,177 @@ impl Shard {
             optimiser,
             memory,
             version: 0,
+            keeper,
+            audit,
+            orders: Vec::new(),
+            held: (0..workers).map(|_| None).collect(),
+            done: vec![false; workers],
             gradient: Vec::with_capacity(parameters.len()),
-            done: vec![false; world_size as usize],
+            group: Group::default(),
             parameters,
         }
     }
 
-    /// Applies `message`, which came from `worker`. A push leaves the reply in it.
+    /// Takes in `message`, which came from `worker`, `now` after any fixed moment.
     ///
     /// # Errors
-    /// [`Error::Protocol`] if it is no push or done, of another rank, or comes after a done. The
-    /// shard is unchanged then.
-    pub fn handle_message(&mut self, worker: u32, message: &mut Vec<u32>) -> Result<Handled> {
+    /// [`Error::Protocol`] if it is no push or done, of another rank, of another clock or version
+    /// than can be, or comes after a done or before the last push was answered; the parameters are
+    /// unchanged then. The same if the shard's rule breaks its promise: the shard is of no use
+    /// then.
+    pub fn handle_message(
+        &mut self,
+        worker: u32,
+        message: Vec<u32>,
+        now: Duration,
+    ) -> Result<Handled> {
         let broken = |what: &str| Err(Error::Protocol { reason: format!("rank {worker} {what}") });
-        let (header, values) = wire::decode(message, self.parameters.len())?;
-        let is_done = self.done.get(worker as usize).copied().unwrap_or(true);
-        match header {
-            _ if is_done => broken("sent a message after it was done"),
+        let (header, _) = wire::decode(&message, self.parameters.len())?;
+        let index = worker as usize;
+        let is_done = self.done.get(index).copied().unwrap_or(true);
+        let outcome = match header {
+            Header::Stop if worker == self.rank => Outcome::Stop,
+            Header::Stop => return broken("told another rank's server to stop"),
+            Header::Reply { .. } => return broken("sent a reply to a server"),
             Header::Done { worker: sender } | Header::Push { worker: sender, .. }
                 if sender != worker =>
             {
-                broken(&format!("sent a message in the name of rank {sender}"))
+                return broken(&format!("sent a message in the name of rank {sender}"));
             }
+            _ if is_done => return broken("sent a message after it was done"),
             Header::Done { .. } => {
-                self.done[worker as usize] = true;
-                Ok(Handled::Done)
+                self.audit.done(index)?;
+                self.done[index] = true;
+                self.keeper.done(index, now, &mut self.orders)?;
+                Outcome::Done
             }
-            Header::Push { clock, learning_rate, .. } => {
-                self.gradient.clear();
-                self.gradient.extend(values);
-                let size = StepSize::new(learning_rate, self.updates());
-                let Self { parameters, memory, gradient, .. } = self;
-                self.optimiser.step(parameters, memory.moments.all_mut(), gradient, size);
-                self.version += 1;
-                let header = Header::Reply { server: self.rank, clock, version: self.version };
-                wire::encode(header, self.parameters.iter().copied(), message);
-                Ok(Handled::Reply)
+            Header::Push { clock, version, learning_rate, .. } => {
+                self.audit.pushed(index, clock, version)?;
+                let staleness = self.version - version;
+                self.held[index] = Some(Push { message, clock, version, learning_rate, staleness });
+                self.keeper.push(index, now, &mut self.orders)?;
+                Outcome::Pushed
             }
-            Header::Reply { .. } => broken("sent a reply to a server"),
-            Header::Stop if worker == self.rank => Ok(Handled::Stop),
-            Header::Stop => broken("told another rank's server to stop"),
+        };
+        Ok(Handled { outcome, replies: self.obey()? })
+    }
+
+    /// When to call [`Self::tick`], if no message comes before.
+    pub fn due(&self) -> Option<Duration> {
+        self.keeper.due()
+    }
+
+    /// It is `now`: what is to be sent.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if the shard's rule breaks its promise.
+    pub fn tick(&mut self, now: Duration) -> Result<Vec<Reply>> {
+        self.keeper.tick(now, &mut self.orders);
+        self.obey()
+    }
+
+    /// Does what the keeper wants.
+    fn obey(&mut self) -> Result<Vec<Reply>> {
+        let mut orders = std::mem::take(&mut self.orders);
+        let mut replies = Vec::new();
+        for order in orders.drain(..) {
+            match order {
+                Order::Apply(worker) => self.apply(worker)?,
+                Order::Close { divisor } => self.close(divisor)?,
+                Order::Gather { worker, weight } => self.gather(worker, weight)?,
+                Order::Reply(worker) => replies.push((worker as u32, self.reply(worker)?)),
+            }
         }
+        self.orders = orders;
+        Ok(replies)
+    }
+
+    fn apply(&mut self, worker: usize) -> Result<()> {
+        let push = held(&mut self.held, worker)?;
+        // An update since the push came, as under R2SP, makes it staler.
+        push.staleness = self.version - push.version;
+        let (clock, learning_rate) = (push.clock, push.learning_rate);
+        let (_, values) = wire::decode(&push.message, self.parameters.len())?;
+        self.gradient.clear();
+        self.gradient.extend(values);
+        self.audit.updated(&[(worker, clock)], self.version + 1)?;
+        self.step(learning_rate);
+        Ok(())
+    }
+
+    fn gather(&mut self, worker: usize, weight: f64) -> Result<()> {
+        let push = held(&mut self.held, worker)?;
+        let group = &mut self.group;
+        group.members.push((worker, push.clock));
+        if weight == 0.0 {
+            // Left out, not multiplied: it may hold what is no number.
+            return Ok(());
+        }
+        let (_, values) = wire::decode(&push.message, self.parameters.len())?;
+        group.sum.resize(self.parameters.len(), 0.0);
+        group.sum.iter_mut().zip(values).for_each(|(sum, g)| *sum += weight as f32 * g);
+        group.rates += weight * f64::from(push.learning_rate);
+        group.weights += weight;
+        Ok(())
+    }
+
+    /// An update with the mean of the group's learning rates, by weight.
+    fn close(&mut self, divisor: Option<f64>) -> Result<()> {
+        self.audit.updated(&self.group.members, self.version + 1)?;
+        if let Some(divisor) = divisor {
+            let group = &self.group;
+            let learning_rate = (group.rates / group.weights) as f32;
+            self.gradient.clear();
+            self.gradient.extend(group.sum.iter().map(|sum| sum / divisor as f32));
+            self.step(learning_rate);
+        } else {
+            // It counts, so that all shards count alike.
+            self.version += 1;
+        }
+        let Group { sum, rates, weights, members } = &mut self.group;
+        sum.fill(0.0);
+        (*rates, *weights) = (0.0, 0.0);
+        members.clear();
+        Ok(())
+    }
+
+    /// An update with what is in `gradient`.
+    fn step(&mut self, learning_rate: f32) {
+        let size = StepSize::new(learning_rate, self.updates());
+        let Self { parameters, memory, gradient, .. } = self;
+        self.optimiser.step(parameters, memory.moments.all_mut(), gradient, size);
+        self.version += 1;
+    }
+
+    fn reply(&mut self, worker: usize) -> Result<Vec<u32>> {
+        held(&mut self.held, worker)?;
+        let Some(Push { mut message, clock, staleness, .. }) = self.held[worker].take() else {
+            unreachable!("it is held");
+        };
+        self.audit.replied(worker, clock, self.version)?;
+        let staleness = u32::try_from(staleness).unwrap_or(u32::MAX);
+        let header = Header::Reply { server: self.rank, clock, version: self.version, staleness };
+        wire::encode(header, self.parameters.iter().copied(), &mut message);
+        Ok(message)
     }
 
     /// Lets all workers push again.
-    pub fn reopen(&mut self) {
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if some may still push, or anything was left behind.
+    pub fn reopen(&mut self) -> Result<()> {
+        self.audit.reopened()?;
         self.done.fill(false);
+        self.keeper.reopen();
+        Ok(())
+    }
+
+    /// Makes sure that all is applied and that `worker` ends with the last version.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if not.
+    pub fn check_collected(&self, worker: u32, version: u64) -> Result<()> {
+        self.audit.collected(worker as usize, version)
     }
 
     /// Whether all workers are done.
@@ -113,93 +317,27 @@ impl Shard {
         &self.memory.moments
     }
 
-    /// Updates of these parameters so far, those before this shard's first included.
+    /// Updates of these parameters so far, those before this shard's first included. Groups of GBA
+    /// in which nothing counted are included too.
     pub fn updates(&self) -> u64 {
         self.memory.updates + self.version
     }
 
-    /// How many pushes were applied.
+    /// How many updates were made since the start.
     pub fn version(&self) -> u64 {
         self.version
     }
+
+    /// What the audit has seen.
+    pub fn audit(&self) -> AuditReport {
+        self.audit.report()
+    }
 }
 
-/// What became of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Handled {
-    /// The worker is done.
-    Done,
-    /// The message is now the reply.
-    Reply,
-    /// The shard's rank gives up: serve no more.
-    Stop,
+fn held(held: &mut [Option<Push>], worker: usize) -> Result<&mut Push> {
+    let none = || Error::Protocol { reason: format!("no push of rank {worker} is held") };
+    held.get_mut(worker).and_then(Option::as_mut).ok_or_else(none)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::optimiser::Sgd;
-
-    fn message(header: Header, values: &[f32]) -> Vec<u32> {
-        let mut message = Vec::new();
-        wire::encode(header, values.iter().copied(), &mut message);
-        message
-    }
-
-    fn push(worker: u32, clock: u64, values: &[f32]) -> Vec<u32> {
-        message(Header::Push { worker, clock, version: 0, learning_rate: 0.5 }, values)
-    }
-
-    fn shard() -> Shard {
-        let optimiser = Sgd { momentum: 0.5, ..Sgd::default() }.into();
-        Shard::new(4, 2, optimiser, vec![1.0, 2.0], Memory::new(&optimiser, 2))
-    }
-
-    #[test]
-    fn pushes_are_applied_in_order_and_answered() {
-        let mut shard = shard();
-        let mut first = push(1, 7, &[1.0, 2.0]);
-        assert_eq!(shard.handle_message(1, &mut first).unwrap(), Handled::Reply);
-        let (header, values) = wire::decode(&first, 2).unwrap();
-        assert_eq!(header, Header::Reply { server: 4, clock: 7, version: 1 });
-        assert_eq!(values.collect::<Vec<_>>(), [0.5, 1.0]);
-        shard.handle_message(0, &mut push(0, 0, &[0.0, 1.0])).unwrap();
-        assert_eq!(shard.parameters(), [0.25, 0.0]);
-        assert_eq!(shard.version(), 2);
-    }
-
-    #[test]
-    fn all_are_done_when_each_said_so_and_may_start_again() {
-        let mut shard = shard();
-        for worker in [1, 0] {
-            assert!(!shard.all_done());
-            let mut done = message(Header::Done { worker }, &[0.0; 2]);
-            assert_eq!(shard.handle_message(worker, &mut done).unwrap(), Handled::Done);
-            assert!(shard.is_done(worker));
-        }
-        assert!(shard.all_done());
-        shard.reopen();
-        assert!(!shard.is_done(0) && !shard.is_done(1));
-        assert_eq!(shard.parameters(), [1.0, 2.0]);
-    }
-
-    #[test]
-    fn what_breaks_the_protocol_is_refused_and_changes_nothing() {
-        let mut shard = shard();
-        let reply = Header::Reply { server: 1, clock: 0, version: 0 };
-        let stop = message(Header::Stop, &[0.0; 2]);
-        for (mut bad, text) in [
-            (push(0, 0, &[1.0; 2]), "rank 1 sent a message in the name of rank 0"),
-            (push(1, 0, &[1.0; 3]), "3 values for a shard of 2"),
-            (message(reply, &[1.0; 2]), "rank 1 sent a reply"),
-            (stop, "rank 1 told another"),
-        ] {
-            let error = shard.handle_message(1, &mut bad).unwrap_err().to_string();
-            assert!(error.contains(text), "{error}");
-        }
-        shard.handle_message(1, &mut message(Header::Done { worker: 1 }, &[0.0; 2])).unwrap();
-        let error = shard.handle_message(1, &mut push(1, 0, &[1.0; 2])).unwrap_err().to_string();
-        assert!(error.contains("after it was done"), "{error}");
-        assert_eq!((shard.parameters(), shard.version()), (&[1.0, 2.0][..], 0));
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! The parameter server's messages: eight words of header, then parameters or gradients.
 //!
 //! Owns encoding and decoding, both ways. Never trusts a length or a kind. Called by the shards
-//! and by ASP's workers.
+//! and by the workers (`model/worker.rs`).
 //!
 //! A message is a vector of `u32`, so that header and values travel in one buffer: a value is the
 //! bits of its `f32`, which no copy can change (as it may with a signalling NaN in an `f32`).
@@ -12,7 +12,7 @@
 //! | 1 | worker's rank | server's rank |
 //! | 2, 3 | the worker's clock: pushes before this one | the same, of the push it answers |
 //! | 4, 5 | version of the shard that the gradient is of | version now |
-//! | 6 | learning rate, bits | 0 |
+//! | 6 | learning rate, bits | staleness of the push it answers |
 //! | 7 | 0 | 0 |
 //! | 8.. | gradient, or zeros | parameters |
 //!
@@ -53,27 +53,32 @@ pub enum Header {
         server: u32,
         /// The clock of the push that this answers.
         clock: u64,
-        /// How many pushes they contain.
+        /// How many updates they contain: of one push each, but for GBA.
         version: u64,
+        /// How many updates had come between the gradient's version and its push when that was
+        /// taken in.
+        staleness: u32,
     },
-    /// The shard's own rank gives up.
+    /// The shard's own rank gives up, or, as a reply, the shard does.
     Stop,
 }
 
 /// A message of `header` and the bits of `values`, in `message`, whose content is lost.
 pub fn encode(header: Header, values: impl Iterator<Item = f32>, message: &mut Vec<u32>) {
-    let (kind, rank, clock, version, rate) = match header {
-        Header::Done { worker } => (DONE, worker, 0, 0, 0.0),
+    let (kind, rank, clock, version, last) = match header {
+        Header::Done { worker } => (DONE, worker, 0, 0, 0),
         Header::Push { worker, clock, version, learning_rate } => {
-            (PUSH, worker, clock, version, learning_rate)
+            (PUSH, worker, clock, version, learning_rate.to_bits())
         }
-        Header::Reply { server, clock, version } => (REPLY, server, clock, version, 0.0),
-        Header::Stop => (STOP, 0, 0, 0, 0.0),
+        Header::Reply { server, clock, version, staleness } => {
+            (REPLY, server, clock, version, staleness)
+        }
+        Header::Stop => (STOP, 0, 0, 0, 0),
     };
     let ([clock_low, clock_high], [version_low, version_high]) = (halves(clock), halves(version));
     message.clear();
     message.extend([kind, rank, clock_low, clock_high, version_low, version_high]);
-    message.extend([rate.to_bits(), 0]);
+    message.extend([last, 0]);
     message.extend(values.map(f32::to_bits));
 }
 
@@ -89,15 +94,15 @@ pub fn decode(message: &[u32], len: usize) -> Result<(Header, impl Iterator<Item
     if values.len() != len {
         return broken(format!("{} values for a shard of {len}", values.len()));
     }
-    let [kind, rank, clock_low, clock_high, version_low, version_high, rate, _] = *header;
+    let [kind, rank, clock_low, clock_high, version_low, version_high, last, _] = *header;
     let (clock, version) = (whole(clock_low, clock_high), whole(version_low, version_high));
     let header = match kind {
         PUSH => {
-            let learning_rate = f32::from_bits(rate);
+            let learning_rate = f32::from_bits(last);
             Header::Push { worker: rank, clock, version, learning_rate }
         }
         DONE => Header::Done { worker: rank },
-        REPLY => Header::Reply { server: rank, clock, version },
+        REPLY => Header::Reply { server: rank, clock, version, staleness: last },
         STOP => Header::Stop,
         kind => return broken(format!("a message of unknown kind {kind} from rank {rank}")),
     };
@@ -123,7 +128,7 @@ mod tests {
         for header in [
             Header::Done { worker: 3 },
             Header::Push { worker: u32::MAX, clock: large, version: !large, learning_rate: 0.1 },
-            Header::Reply { server: 7, clock: 1, version: large },
+            Header::Reply { server: 7, clock: 1, version: large, staleness: u32::MAX },
             Header::Stop,
         ] {
             let values = [1.5, -0.0, f32::INFINITY];

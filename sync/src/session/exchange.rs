@@ -9,12 +9,18 @@ use std::time::Duration;
 use syncline_comm::{Class, Communicator, ReduceOp, Request};
 
 use super::shards::{ShardState, Shards};
+use super::stages::Stages;
 use crate::clock::Moment;
 use crate::config::{ModelKind, SessionConfig};
 use crate::error::Result;
 use crate::layout::{ELEMENT_BYTES, Layout};
-use crate::model::{Action, Event, Lane, Memory, ReduceId, SyncModel, Tensors, Timing};
+use crate::model::{Action, Event, Job, Lane, Memory, ReduceId, SyncModel, Tensors, Timing};
 use crate::optimiser::{Moments, Optimiser};
+use crate::server::audit::AuditReport;
+use crate::server::osp::OspShard;
+use crate::server::osp::service::Lanes;
+use crate::server::osp::wire::Stage;
+use crate::server::shard::Shard;
 
 /// Time blocked in one call, by what for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,9 +36,12 @@ pub(super) struct Waits {
 pub(super) struct Exchange {
     urgent: Communicator,
     /// Of models that reduce behind only.
+    /// Of both forms of OSP only.
     background: Option<Communicator>,
     /// Of server models only.
     shards: Option<Shards>,
+    /// Of OSP on servers only.
+    stages: Option<Stages>,
     /// The shards' communicator, while no model has a server.
     spare: Option<Communicator>,
     started: BTreeMap<ReduceId, Started>,
@@ -63,6 +72,7 @@ impl Exchange {
             shards: None,
             started: BTreeMap::new(),
             started_bytes: 0,
+            stages: None,
         };
         exchange.configure(config, layout, parameters, memory)?;
         Ok(exchange)
@@ -81,20 +91,41 @@ impl Exchange {
         if let Some(Shards { communicator, .. }) = self.shards.take() {
             self.spare = Some(communicator);
         }
+        if let Some(Stages { lanes, .. }) = self.stages.take() {
+            self.spare = Some(lanes.urgent);
+        }
         match config.model {
-            ModelKind::Asp(_) => {
-                let communicator = match self.spare.take() {
-                    Some(communicator) => communicator,
-                    None => self.urgent.duplicate(Class::Urgent)?,
-                };
-                self.shards = Some(Shards::new(communicator, config, layout, parameters, memory));
+            ModelKind::OspServer(server) => {
+                server.check_world(self.urgent.world_size())?;
+                let background = self.background()?;
+                let lanes = Lanes { urgent: self.take_spare()?, background };
+                let job = Job::new(self.urgent.rank(), self.urgent.world_size(), config);
+                self.stages = Some(Stages::new(lanes, job, server, layout, parameters, memory));
             }
-            ModelKind::Diloco(_) | ModelKind::Osp(_) if self.background.is_none() => {
-                self.background = Some(self.urgent.duplicate(Class::Background)?);
+            ModelKind::Diloco(_) | ModelKind::Osp(_) => drop(self.background()?),
+            model if model.server().is_some() => {
+                let communicator = self.take_spare()?;
+                self.shards = Some(Shards::new(communicator, config, layout, parameters, memory)?);
             }
-            ModelKind::Bsp | ModelKind::Diloco(_) | ModelKind::LocalSgd(_) | ModelKind::Osp(_) => {}
+            _ => {}
         }
         Ok(())
+    }
+
+    fn take_spare(&mut self) -> Result<Communicator> {
+        match self.spare.take() {
+            Some(communicator) => Ok(communicator),
+            None => Ok(self.urgent.duplicate(Class::Urgent)?),
+        }
+    }
+
+    fn background(&mut self) -> Result<Communicator> {
+        let background = match self.background.take() {
+            Some(communicator) => communicator,
+            None => self.urgent.duplicate(Class::Background)?,
+        };
+        self.background = Some(background.clone());
+        Ok(background)
     }
 
     /// The communicator of what everybody waits for.
@@ -109,10 +140,18 @@ impl Exchange {
 
     /// What the optimisers of all shards remember, which must be at rest.
     pub(super) fn collect_memory(&mut self, optimiser: &Optimiser) -> Result<Memory> {
-        let shards = self.shards();
-        let lens = shards.lens.clone();
-        let shard = shards.resting()?;
-        let (own, updates) = (shard.moments().clone(), shard.updates());
+        let (own, lens) = if let Some(stages) = &self.stages {
+            let shard = stages.resting()?;
+            let none = || Memory { moments: Moments::default(), updates: 0 };
+            (shard.map_or_else(none, OspShard::memory), stages.lens.clone())
+        } else {
+            let shards = self.shards();
+            let (lens, shard) = (shards.lens.clone(), shards.resting()?);
+            (Memory { moments: shard.moments().clone(), updates: shard.updates() }, lens)
+        };
+        // Ranks without a shard have made no update.
+        let updates = self.gather(&[own.updates])?.into_iter().max().unwrap_or_default();
+        let own = own.moments;
         let all = |own: &[f32], urgent: &Communicator| -> Result<Vec<f32>> {
             let mut all = vec![0.0; lens.iter().sum()];
             urgent.all_gather_v(own, &mut all, &lens)?;
@@ -151,7 +190,20 @@ impl Exchange {
                 waits.pull += start.elapsed();
                 Ok(Some(Event::Replied { server, message }))
             }
+            Action::AwaitStage { server, stage } => {
+                let (message, timing) = self.stages().await_reply(server, stage)?;
+                match stage {
+                    Stage::Rs => waits.rs += start.elapsed(),
+                    Stage::Ics => waits.ics += start.elapsed(),
+                }
+                Ok(Some(Event::StageReplied { server, message, timing }))
+            }
+            Action::Collect if self.stages.is_some() => self.collect_stages().map(Some),
             Action::Collect => self.collect().map(Some),
+            Action::EndStages { server, head } => {
+                self.stages().end(server, head)?;
+                Ok(None)
+            }
             Action::Fail(error) => Err(error),
             Action::Gather { words } => {
                 let words = self.gather(&words)?;
@@ -160,6 +212,10 @@ impl Exchange {
             }
             Action::Push { server, message, replies } => {
                 self.shards().push(server, message, replies)?;
+                Ok(None)
+            }
+            Action::PushStage { server, stage, head, body, reply_words } => {
+                self.stages().push((server, stage), head, body, reply_words)?;
                 Ok(None)
             }
             Action::Reduce { id, mut data } => {
@@ -213,11 +269,36 @@ impl Exchange {
         let counts: Vec<usize> = shards.lens.clone();
         self.urgent.all_gather_v(shard.parameters(), &mut parameters, &counts)?;
         let versions = self.gather(&[version])?;
-        self.shards().state = ShardState::Resting(shard);
+        let own = self.urgent.rank();
+        shard.check_collected(own, versions[own as usize])?;
+        self.shards().state = ShardState::Resting(Box::new(shard));
         Ok(Event::Collected { parameters, versions })
     }
 
+    /// What the audit of this rank's shard has seen; none without a shard at rest.
+    pub(super) fn audit(&self) -> Option<AuditReport> {
+        self.shards.as_ref()?.resting().ok().map(Shard::audit)
+    }
+
+    /// The same of OSP's servers, which some ranks may not have.
+    fn collect_stages(&mut self) -> Result<Event> {
+        self.stages().stop()?;
+        let stages = self.stages.as_ref().expect("as above");
+        let shard = stages.resting()?;
+        let own = shard.map_or(&[][..], OspShard::parameters);
+        let mut parameters = vec![0.0; stages.lens.iter().sum()];
+        self.urgent.all_gather_v(own, &mut parameters, &stages.lens)?;
+        let all = self.gather(&[u64::from(shard.is_some()), shard.map_or(0, OspShard::version)])?;
+        let servers = all.chunks_exact(2).filter(|words| words[0] == 1);
+        let versions = servers.map(|words| words[1]).collect();
+        Ok(Event::Collected { parameters, versions })
+    }
+
+    fn stages(&mut self) -> &mut Stages {
+        self.stages.as_mut().expect("only OSP on servers pushes in stages")
+    }
+
     fn shards(&mut self) -> &mut Shards {
-        self.shards.as_mut().expect("only ASP has a parameter server")
+        self.shards.as_mut().expect("only models with a server push")
     }
 }

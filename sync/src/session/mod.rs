@@ -8,11 +8,14 @@ mod agree;
 mod exchange;
 mod overlap;
 mod shards;
+mod stages;
 mod switch;
 
 use syncline_comm::{Class, Communicator};
 
 use crate::clock::Moment;
+#[cfg(doc)]
+use crate::config::ModelKind;
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, TensorSpec};
@@ -20,6 +23,7 @@ use crate::model::check::{self, Fingerprint};
 use crate::model::osp::budget::Decision;
 use crate::model::{self, Event, Job, Memory, StepEnded, SyncModel, Tensors};
 use crate::report::{RunStats, StepReport};
+use crate::server::audit::AuditReport;
 use agree::{agree, check_lengths};
 use exchange::{Exchange, Waits};
 use overlap::Announced;
@@ -49,8 +53,9 @@ pub use switch::{Switch, SwitchReport};
 /// ```
 ///
 /// Every method but the getters is collective: all ranks call it, in the same order, as often.
-/// Only ASP's steps and epochs are not: its ranks may make different numbers of steps between two
-/// drains. After an error, but for wrong arguments, the session is finished.
+/// Only steps and epochs of models with a server ([`ModelKind::server`]) are not: their ranks may
+/// make different numbers of steps between two drains. After an error, but for wrong arguments,
+/// the session is finished.
 #[derive(Debug)]
 pub struct Session {
     config: SessionConfig,
@@ -189,7 +194,7 @@ impl Session {
     /// As [`Self::step`]; [`Error::ReplicasDiffer`] if the comparison fails.
     pub fn finish(&mut self, parameters: &mut [&mut [f32]]) -> Result<()> {
         self.drain(parameters)?;
-        // Not of the step: under ASP, ranks may have made different numbers of them.
+        // Not of the step: with a server, ranks may have made different numbers of them.
         let mut print = Fingerprint::new(0);
         parameters.iter().for_each(|tensor| print.floats(tensor));
         let prints = self.exchange.gather(&[print.value()]);
@@ -212,6 +217,12 @@ impl Session {
     /// How many bytes may be deferred now, and why not more.
     pub fn decision(&self) -> &Decision {
         self.model.decision()
+    }
+
+    /// What the audit of this rank's shard has seen under the model that runs now; none while
+    /// ranks push, or if the model has no parameter server.
+    pub fn audit(&self) -> Option<AuditReport> {
+        self.exchange.audit()
     }
 
     /// The settings, with the model that runs now.

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::model::Memory;
 use crate::server::shard::Shard;
-use crate::server::wire::HEADER_WORDS;
+use crate::server::wire::{self, HEADER_WORDS, Header};
 use crate::server::{PUSH_TAG, REPLY_TAG, Server};
 
 /// This rank's end of the parameter server.
@@ -28,7 +28,7 @@ pub(super) struct Shards {
 #[derive(Debug)]
 pub(super) enum ShardState {
     Lost,
-    Resting(Shard),
+    Resting(Box<Shard>),
     Served(Server),
 }
 
@@ -39,20 +39,20 @@ impl Shards {
         layout: &Layout,
         parameters: &[f32],
         memory: &Memory,
-    ) -> Self {
+    ) -> Result<Self> {
         let (rank, world_size) = (communicator.rank(), communicator.world_size());
         let range = |rank: u32| layout.shard(rank as usize, world_size as usize);
         let own = parameters[range(rank)].to_vec();
         let memory = Memory { moments: memory.moments.part(range(rank)), updates: memory.updates };
-        let shard = Shard::new(rank, world_size, config.optimiser, own, memory);
+        let shard = Shard::new(rank, world_size, config, own, memory)?;
         let none = || (0..world_size).map(|_| None).collect();
-        Self {
+        Ok(Self {
             communicator,
-            state: ShardState::Resting(shard),
+            state: ShardState::Resting(Box::new(shard)),
             lens: (0..world_size).map(|rank| range(rank).len()).collect(),
             sent: none(),
             replies: none(),
-        }
+        })
     }
 
     pub(super) fn push(&mut self, server: u32, message: Vec<u32>, replies: bool) -> Result<()> {
@@ -61,7 +61,7 @@ impl Shards {
             else {
                 return Err(Error::Protocol { reason: "this rank's shard is lost".to_owned() });
             };
-            self.state = ShardState::Served(Server::start(&self.communicator, shard)?);
+            self.state = ShardState::Served(Server::start(&self.communicator, *shard)?);
         }
         let index = server as usize;
         // The reply goes where the last message came from; that was sent before it was answered.
@@ -78,7 +78,19 @@ impl Shards {
 
     pub(super) fn await_reply(&mut self, server: u32) -> Result<Vec<u32>> {
         let reply = self.replies[server as usize].take().expect("a push before its reply");
-        Ok(reply.wait()?)
+        let message = reply.wait()?;
+        let (header, _) = wire::decode(&message, self.lens[server as usize])?;
+        if header != Header::Stop {
+            return Ok(message);
+        }
+        // This rank's own shard knows why.
+        let is_own = server == self.communicator.rank();
+        if let ShardState::Served(server) = &mut self.state
+            && is_own
+        {
+            server.join()?;
+        }
+        Err(Error::Protocol { reason: format!("the shard of rank {server} gave up") })
     }
 
     /// The shard, between a collection and the next push.
@@ -97,7 +109,7 @@ impl Shards {
             ShardState::Lost => {
                 Err(Error::Protocol { reason: "this rank's shard is lost".to_owned() })
             }
-            ShardState::Resting(shard) => Ok(shard),
+            ShardState::Resting(shard) => Ok(*shard),
             ShardState::Served(server) => server.collect(),
         }
     }

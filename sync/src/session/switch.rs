@@ -1,14 +1,17 @@
-//! Switching between sync models while a job runs: drain, agree, commit.
+//! Switching between sync models while a job runs: drain, agree, commit, check.
 //!
 //! Owns the order of it. Never decides when: that is a policy's (`crate::policy`) or the trainer's.
 //! Called by the session.
 //!
 //! ```text
-//! agree    all ranks name the same target, or none switches        one exchange of 8 bytes a rank
 //! drain    what is under way ends, is applied once, all replicas are equal
+//! agree    all ranks name the same target, or none switches        one exchange of 8 bytes a rank
 //! commit   the optimiser's memory goes from the old model (or its servers) to the next
 //! check    parameters and memory have the same bits on every rank   one exchange of 8 bytes a rank
 //! ```
+//!
+//! The drain comes first: a server may hold a rank until another, which is to switch already, has
+//! said that it pushes no more.
 //!
 //! Source: Sync-Switch (arXiv 2104.08364) switches by ending and restarting the job; this one does
 //! it in the running processes, so that it costs what is in flight and the exchanges above.
@@ -49,10 +52,10 @@ pub struct SwitchReport {
     pub to: &'static str,
     /// The whole call.
     pub total: Duration,
-    /// Until this rank had agreed with all others, which waits for the slowest of them.
-    pub agree: Duration,
-    /// Until what was under way was over and applied.
+    /// Until what was under way was over and applied, which waits for the slowest rank.
     pub drain: Duration,
+    /// From then until all had agreed.
+    pub agree: Duration,
     /// Updates of the parameters so far; equal on all ranks.
     pub updates: u64,
 }
@@ -99,10 +102,10 @@ impl Session {
         parameters: &mut [&mut [f32]],
     ) -> Result<SwitchReport> {
         let start = Moment::now();
-        agree_on(self.exchange.urgent(), &format!("{config:?}"), "the model to switch to")?;
-        let agree = start.elapsed();
         self.drive(Event::Drain, &mut Tensors { parameters, gradients: &[] })?;
-        let drain = start.elapsed() - agree;
+        let drain = start.elapsed();
+        agree_on(self.exchange.urgent(), &format!("{config:?}"), "the model to switch to")?;
+        let agree = start.elapsed() - drain;
         let memory = match self.model.take_memory() {
             Some(memory) => memory,
             None => self.exchange.collect_memory(&self.config.optimiser)?,
@@ -118,7 +121,7 @@ impl Session {
         self.model = model::build(config, job, layout, parameters, memory);
         self.released = Moment::now();
         let (to, total) = (config.model.name(), start.elapsed());
-        Ok(SwitchReport { from, to, total, agree, drain, updates })
+        Ok(SwitchReport { from, to, total, drain, agree, updates })
     }
 
     /// Compares parameters and memory of all ranks.

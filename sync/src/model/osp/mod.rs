@@ -24,7 +24,7 @@
 pub mod budget;
 pub mod correction;
 pub mod importance;
-mod measure;
+pub(crate) mod measure;
 
 use std::collections::VecDeque;
 

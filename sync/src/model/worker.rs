@@ -1,9 +1,10 @@
-//! ASP: each rank pushes its gradients to a sharded parameter server and goes on with whatever the
-//! parameters are then. No rank waits for another.
+//! A worker of the models with a parameter server: it pushes its gradients to all shards and goes
+//! on with the parameters that they reply.
 //!
 //! Owns a worker's view: which push comes next, which version of each shard it computes with. The
-//! parameters live in the shards (`server`), one on each rank. Never averages: a push of one worker
-//! is one update. Built by [`super::build`].
+//! parameters live in the shards (`server`), one on each rank. Never decides who waits, and for
+//! whom: the shards' rule does, which is all in which ASP, SSP, DSSP, R2SP and GBA differ. Built by
+//! [`super::build`].
 //!
 //! ```text
 //! worker    step t ──push──▶ all shards ──reply: fresh parameters──▶ step t+1     AfterPush
@@ -11,24 +12,25 @@
 //! ```
 //!
 //! Per step and worker: S(G) bytes out and S(G) bytes in, but for the shard on the same rank.
-//! Staleness of a push is counted per shard: updates of others that the shard had applied between
-//! the version that the gradient is of and the push itself.
+//! Staleness of a push is counted per shard, and comes with the reply: updates that the shard had
+//! made between the version that the gradient is of and the push itself.
 
 use std::collections::VecDeque;
 
 use super::osp::budget::Decision;
 use super::{Action, Event, Job, StepEnded, SyncModel, Tensors, Traffic};
-use crate::config::{AspConfig, AspRate, Pull};
+use crate::config::{AspRate, Pull};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::optimiser::{clip_scale, sum_of_squares};
+use crate::server::config::{Rule, ServerConfig};
 use crate::server::wire::{self, Header};
 
-/// Asynchronous parallel: one worker.
+/// One worker of a parameter server.
 #[derive(Debug)]
-pub struct Asp {
+pub struct Worker {
     job: Job,
-    config: AspConfig,
+    config: ServerConfig,
     layout: Layout,
     shards: Vec<View>,
     /// Steps whose gradients were pushed.
@@ -57,9 +59,9 @@ struct View {
     buffer: Vec<u32>,
 }
 
-impl Asp {
+impl Worker {
     /// A worker at rest.
-    pub fn new(job: Job, config: AspConfig, layout: Layout) -> Self {
+    pub fn new(job: Job, config: ServerConfig, layout: Layout) -> Self {
         Self {
             job,
             config,
@@ -75,7 +77,7 @@ impl Asp {
     }
 
     fn push(&mut self, ended: StepEnded, tensors: &Tensors<'_, '_>) {
-        let learning_rate = match self.config.rate {
+        let learning_rate = match self.config.worker.rate {
             AspRate::PerPush => ended.learning_rate,
             AspRate::PerRound => ended.learning_rate / self.job.world_size as f32,
         };
@@ -115,12 +117,15 @@ impl Asp {
     ) -> Result<()> {
         let range = self.layout.shard(server as usize, self.job.world_size as usize);
         let (header, mut values) = wire::decode(&message, range.len())?;
+        // A group may still be open.
+        let is_gathered = matches!(self.config.rule, Rule::Gba(_));
         let view = &mut self.shards[server as usize];
-        let version = match header {
-            Header::Reply { server: sender, clock, version }
-                if sender == server && clock + 1 == self.clock && version > view.pushed_version =>
+        let least = view.pushed_version + u64::from(!is_gathered);
+        let (version, staleness) = match header {
+            Header::Reply { server: sender, clock, version, staleness }
+                if sender == server && clock + 1 == self.clock && version >= least =>
             {
-                version
+                (version, staleness)
             }
             _ => {
                 let (push, pushed) = (self.clock.saturating_sub(1), view.pushed_version);
@@ -134,8 +139,7 @@ impl Asp {
             target.iter_mut().zip(&mut values).for_each(|(target, value)| *target = value);
         }
         drop(values);
-        // Of the updates since, one is this push itself.
-        self.staleness = self.staleness.max(version - view.pushed_version - 1);
+        self.staleness = self.staleness.max(u64::from(staleness));
         view.version = version;
         view.is_answered = true;
         view.buffer = message;
@@ -144,6 +148,28 @@ impl Asp {
             if let Some(ended) = self.ended.take() {
                 self.push(ended, tensors);
             }
+        }
+        Ok(())
+    }
+
+    /// Takes in the parameters that all ranks end with: no older than what was seen before.
+    fn handle_end(
+        &mut self,
+        parameters: &[f32],
+        versions: &[u64],
+        tensors: &mut Tensors<'_, '_>,
+    ) -> Result<()> {
+        for (server, (view, version)) in self.shards.iter_mut().zip(versions).enumerate() {
+            if *version < view.version {
+                let seen = view.version;
+                let reason = format!("rank {server} ended at version {version}, {seen} was sent");
+                return Err(Error::Protocol { reason });
+            }
+            view.version = *version;
+        }
+        for part in self.layout.parts(0..self.layout.len()) {
+            let target = &mut tensors.parameters[part.tensor][part.within()];
+            target.copy_from_slice(&parameters[part.flat()]);
         }
         Ok(())
     }
@@ -160,16 +186,12 @@ impl Asp {
     }
 }
 
-impl SyncModel for Asp {
+impl SyncModel for Worker {
     fn handle_event(&mut self, event: Event, tensors: &mut Tensors<'_, '_>) {
         match event {
             Event::Collected { parameters, versions } => {
-                for (view, version) in self.shards.iter_mut().zip(versions) {
-                    view.version = version;
-                }
-                for part in self.layout.parts(0..self.layout.len()) {
-                    let target = &mut tensors.parameters[part.tensor][part.within()];
-                    target.copy_from_slice(&parameters[part.flat()]);
+                if let Err(error) = self.handle_end(&parameters, &versions, tensors) {
+                    self.actions.push_back(Action::Fail(error));
                 }
             }
             Event::Drain => {
@@ -189,7 +211,7 @@ impl SyncModel for Asp {
                 for view in &mut self.shards {
                     view.gradient_version = view.version;
                 }
-                match self.config.pull {
+                match self.config.worker.pull {
                     Pull::AfterPush => {
                         self.push(ended, tensors);
                         self.await_replies();
@@ -201,7 +223,7 @@ impl SyncModel for Asp {
                     Pull::NextStep => self.push(ended, tensors),
                 }
             }
-            event => panic!("ASP does not wait for '{}'", event.name()),
+            event => panic!("a worker does not wait for '{}'", event.name()),
         }
     }
 
@@ -223,7 +245,7 @@ impl SyncModel for Asp {
 }
 
 /// What a worker multiplies its own gradient with, so that its norm keeps the limit.
-fn clip(gradients: &[&[f32]], limit: Option<f32>) -> f32 {
+pub(super) fn clip(gradients: &[&[f32]], limit: Option<f32>) -> f32 {
     if limit.is_none() {
         return 1.0;
     }
@@ -234,7 +256,7 @@ fn clip(gradients: &[&[f32]], limit: Option<f32>) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ModelKind, SessionConfig};
+    use crate::config::{AspConfig, ModelKind, SessionConfig};
     use crate::layout::{Granularity, TensorSpec};
     use crate::lockstep::{Lockstep, TensorList};
     use crate::optimiser::{MomentsMut, Optimiser, Sgd, StepSize};
@@ -245,14 +267,14 @@ mod tests {
         Sgd { momentum: 0.5, ..Sgd::default() }.into()
     }
 
-    fn lockstep(pull: Pull, ranks: u32, start: &TensorList) -> Lockstep<Asp> {
+    fn lockstep(pull: Pull, ranks: u32, start: &TensorList) -> Lockstep<Worker> {
         let asp = AspConfig { pull, rate: AspRate::PerPush };
         let optimiser = optimiser();
         let model = ModelKind::Asp(asp);
         let config = SessionConfig { model, optimiser, ..SessionConfig::default() };
         Lockstep::with_models(&config, ranks, start, |job, _| {
             let specs = LENS.map(|len| TensorSpec::new("t", len));
-            Asp::new(job, asp, Layout::new(&specs, Granularity::Tensors))
+            Worker::new(job, asp.into(), Layout::new(&specs, Granularity::Tensors))
         })
     }
 
@@ -326,9 +348,28 @@ mod tests {
     }
 
     #[test]
+    fn an_end_before_what_was_sent_is_refused() {
+        let start: TensorList = LENS.map(|len| vec![0.0; len]).to_vec();
+        let mut asp = lockstep(Pull::AfterPush, 1, &start);
+        asp.step_alone(0, &start, 1.0).unwrap();
+        let mut model = asp.into_model(0);
+        let mut parameters = start.clone();
+        let mut parameters: Vec<_> = parameters.iter_mut().map(Vec::as_mut_slice).collect();
+        let tensors = &mut Tensors { parameters: &mut parameters, gradients: &[] };
+        let end = |version| Event::Collected { parameters: vec![9.0; 21], versions: vec![version] };
+        model.handle_event(end(0), tensors);
+        assert!(matches!(model.poll_action(), Some(Action::Fail(Error::Protocol { .. }))));
+        assert_eq!(tensors.parameters[0], [0.0; 10]);
+        model.handle_event(end(1), tensors);
+        assert!(model.poll_action().is_none());
+        assert_eq!(tensors.parameters[0], [9.0; 10]);
+    }
+
+    #[test]
     fn a_reply_that_answers_another_push_is_refused() {
         let start: TensorList = LENS.map(|len| vec![0.0; len]).to_vec();
-        let header = |server, clock, version| Header::Reply { server, clock, version };
+        let header =
+            |server, clock, version| Header::Reply { server, clock, version, staleness: 0 };
         for bad in [
             header(1, 0, 1),
             header(0, 1, 1),
