@@ -12,6 +12,7 @@ use syncline::record::RunDir;
 use crate::data::text::DEFAULT_CONTEXT;
 use crate::data::{DataKind, DataSource};
 use crate::model::NetKind;
+use crate::session;
 use crate::spec::{
     OptimiserKind, RunSpec, Steering, Straggler, StragglerPolicyKind, SyncModel, TransportKind,
 };
@@ -217,6 +218,9 @@ impl TrainOptions {
             let name = self.optimiser.name();
             return Err(format!("--switch-momentum is for sgd and nesterov, not for {name}"));
         }
+        for run in self.runs() {
+            session::check(&run).map_err(|error| error.to_string())?;
+        }
         for dir in self.runs().iter().filter_map(|run| run.log.as_ref()) {
             if RunDir::ranks_in(dir).is_ok_and(|ranks| !ranks.is_empty()) {
                 let dir = dir.display();
@@ -377,6 +381,10 @@ pub(crate) mod tests {
         assert_eq!(stragglers, ["3:30ms:1-4", "0:1ms"]);
         assert_eq!((run.train_limit, run.test_limit), (Some(100), Some(50)));
         assert!(options.check().is_ok());
+        let line = "--models bsp:1%+osp:1%+asp --guard";
+        assert!(parse(line).unwrap().check().unwrap_err().contains("one or two phases"));
+        let error = parse("--models asp:9%+bsp --guard").unwrap().check().unwrap_err();
+        assert!(error.contains("wait for each other"), "{error}");
         let error = parse("--ranks 3 --straggler 3:1ms").unwrap().check().unwrap_err();
         assert_eq!(error, "--straggler 3:1ms: no rank 3 among 3, counted from 0");
     }

@@ -3,6 +3,8 @@
 //! Owns the translation between the trainer's tensors and the session's slices, and the count of
 //! bytes and waits. Called by a rank of `syncline train`.
 
+mod controlled;
+mod group;
 mod planned;
 #[cfg(test)]
 mod tests;
@@ -13,24 +15,64 @@ use std::time::{Duration, Instant};
 use syncline::control::runs_apart;
 use syncline::metrics::{Metrics, MetricsServer};
 use syncline::{
-    Adam, Communicator, Config, LinkRate, Optimiser, Pacing, ReduceOp, Session, SessionConfig, Sgd,
-    TensorSpec, TransportChoice,
+    Adam, Communicator, Config, LinkRate, ModelKind, Optimiser, Pacing, ReduceOp, Session,
+    SessionConfig, Sgd, TensorSpec, TransportChoice,
 };
 
 use crate::BoxError;
 use crate::model::Tensor;
 use crate::spec::{OptimiserKind, RunSpec, TransportKind};
 use crate::worker::{EpochReport, Meeting, Position, StepCost, Stretch, Synchroniser};
+use controlled::{Controlled, Outcome};
 use planned::Planned;
+
+/// What a run's sync model depends on.
+#[derive(Debug)]
+enum Course {
+    Controlled(Box<Controlled>),
+    Planned(Planned),
+}
+
+/// Whether a run's settings go together.
+///
+/// # Errors
+///
+/// Why they do not.
+pub fn check(spec: &RunSpec) -> Result<(), BoxError> {
+    Course::new(spec).map(|_| ())
+}
+
+impl Course {
+    fn new(spec: &RunSpec) -> Result<Self, BoxError> {
+        Ok(if controlled::is_controlled(spec) {
+            Self::Controlled(Box::new(Controlled::new(spec, optimiser(spec))?))
+        } else {
+            Self::Planned(Planned::new(spec, optimiser(spec))?)
+        })
+    }
+
+    /// Model and optimiser at the start.
+    fn first(&self) -> (ModelKind, Optimiser) {
+        match self {
+            Self::Controlled(controlled) => controlled.first(),
+            Self::Planned(planned) => (planned.model(), planned.optimiser()),
+        }
+    }
+}
 
 /// The trainer's view of a [`Session`].
 #[derive(Debug)]
 pub struct SessionSynchroniser {
     communicator: Communicator,
     config: SessionConfig,
+    /// Of all ranks.
     session: Option<Session>,
     metrics: Option<(Arc<Metrics>, MetricsServer)>,
-    planned: Planned,
+    tensors: Vec<TensorSpec>,
+    course: Course,
+    /// Steps of this rank since the last end of an epoch, and its mean loss then.
+    epoch_steps: u64,
+    last_mean: f32,
     is_paced: bool,
     bytes_seen: u64,
     /// Of this epoch's steps.
@@ -69,22 +111,26 @@ impl SessionSynchroniser {
         spec: &RunSpec,
         is_paced: bool,
     ) -> Result<Self, BoxError> {
-        let planned = Planned::new(spec, optimiser(spec))?;
         let rank = communicator.rank();
         let metrics = spec.metrics_port.map(|port| serve_metrics(port, rank)).transpose()?;
+        let course = Course::new(spec)?;
+        let (model, optimiser) = course.first();
         Ok(Self {
             is_paced,
             communicator,
             metrics,
             config: SessionConfig {
-                model: planned.model(),
-                optimiser: planned.optimiser(),
+                model,
+                optimiser,
                 clip_norm: spec.clip_norm,
                 seed: spec.seed,
                 ..SessionConfig::default()
             },
             session: None,
-            planned,
+            tensors: Vec::new(),
+            course,
+            epoch_steps: 0,
+            last_mean: 0.0,
             bytes_seen: 0,
             deferred_bytes: 0,
             all_bytes: 0,
@@ -98,6 +144,18 @@ impl SessionSynchroniser {
 
     fn session(&mut self) -> Result<&mut Session, BoxError> {
         self.session.as_mut().ok_or_else(|| "start comes first".into())
+    }
+
+    /// The session of the ranks that train now, and their communicator; none if this rank sits
+    /// out.
+    fn active(&mut self) -> Result<Option<(&Communicator, &mut Session)>, BoxError> {
+        if let Course::Controlled(controlled) = &mut self.course
+            && let Some(group) = &mut controlled.group
+        {
+            return Ok(group.own());
+        }
+        let session = self.session.as_mut().ok_or("start comes first")?;
+        Ok(Some((&self.communicator, session)))
     }
 
     /// All of the time since then was waiting.
@@ -123,16 +181,25 @@ impl Synchroniser for SessionSynchroniser {
     fn start(&mut self, parameters: &mut [Tensor]) -> Result<(), BoxError> {
         let spec = |tensor: &Tensor| TensorSpec::new(tensor.name.clone(), tensor.data.len());
         let specs: Vec<TensorSpec> = parameters.iter().map(spec).collect();
-        let session =
-            Session::new(&self.communicator, &specs, &mut slices_mut(parameters), &self.config)?;
+        let mut slices = slices_mut(parameters);
+        let mut session = Session::new(&self.communicator, &specs, &mut slices, &self.config)?;
+        if let Course::Controlled(controlled) = &mut self.course
+            && controlled.has_guard()
+        {
+            controlled.keep_start(session.snapshot(&mut slices)?);
+        }
         self.session = Some(session);
+        self.tensors = specs;
         self.communicator.barrier()?;
         self.bytes_since();
         Ok(())
     }
 
     fn gradient_ready(&mut self, tensor: usize, gradient: &[f32]) -> Result<(), BoxError> {
-        Ok(self.session()?.gradient_ready(tensor, gradient)?)
+        match self.active()? {
+            Some((_, session)) => Ok(session.gradient_ready(tensor, gradient)?),
+            None => Ok(()),
+        }
     }
 
     fn step(
@@ -144,9 +211,15 @@ impl Synchroniser for SessionSynchroniser {
     ) -> Result<StepCost, BoxError> {
         let gradients: Vec<&[f32]> = gradients.iter().map(|tensor| &tensor.data[..]).collect();
         let mut parameters = slices_mut(parameters);
-        let report = self.session()?.step(&mut parameters, &gradients, lr, loss)?;
+        let (_, session) = self.active()?.ok_or("a rank that sits out takes no step")?;
+        let report = session.step(&mut parameters, &gradients, lr, loss)?;
+        let name = session.config().model.name();
+        if let Course::Controlled(controlled) = &mut self.course {
+            controlled.note_step(&gradients, report.compute, loss, lr);
+        }
+        self.epoch_steps += 1;
         if let Some((metrics, _)) = &self.metrics {
-            metrics.observe(self.config.model.name(), &report, loss.into());
+            metrics.observe(name, &report, loss.into());
         }
         self.deferred_bytes += report.bytes_deferred;
         self.all_bytes += report.bytes_deferred + report.bytes_important;
@@ -156,19 +229,29 @@ impl Synchroniser for SessionSynchroniser {
 
     fn end_epoch(&mut self, mean_loss: f32) -> Result<EpochReport, BoxError> {
         let start = Instant::now();
-        let session = self.session()?;
-        let deferral = session.end_epoch(mean_loss)?.clone();
-        let is_apart = runs_apart(&session.config().model);
-        let mut mean = [mean_loss];
-        // Under ASP nobody waits for anybody, not even to hear of the loss.
-        if !is_apart {
-            self.communicator.all_reduce(&mut mean, ReduceOp::Avg)?;
+        let steps = std::mem::take(&mut self.epoch_steps);
+        if steps > 0 {
+            self.last_mean = mean_loss;
+        }
+        let last_mean = self.last_mean;
+        let mut mean = mean_loss;
+        let mut deferral = None;
+        if let Some((communicator, session)) = self.active()? {
+            deferral = Some(session.end_epoch(last_mean)?.clone());
+            // Under ASP nobody waits for anybody, not even to hear of the loss.
+            if !runs_apart(&session.config().model) {
+                // A rank that sat out the epoch has no loss of its own.
+                let own = if steps > 0 { mean_loss * steps as f32 } else { 0.0 };
+                let mut sums = [own, steps as f32];
+                communicator.all_reduce(&mut sums, ReduceOp::Sum)?;
+                mean = sums[0] / sums[1];
+            }
         }
         let deferred = std::mem::take(&mut self.deferred_bytes) as f64;
         let all = std::mem::take(&mut self.all_bytes).max(1) as f64;
         let cost = self.cost_since(start);
         let deferred_fraction = deferred / all;
-        Ok(EpochReport { mean_loss: mean[0], deferred_fraction, deferral: Some(deferral), cost })
+        Ok(EpochReport { mean_loss: mean, deferred_fraction, deferral, cost })
     }
 
     fn finish(&mut self, parameters: &mut [Tensor]) -> Result<StepCost, BoxError> {
@@ -183,16 +266,54 @@ impl Synchroniser for SessionSynchroniser {
     }
 
     fn stretch(&mut self, at: Position) -> Stretch {
-        Stretch::of_all(self.planned.steps_to_change(at))
+        let rank = self.rank();
+        match &mut self.course {
+            Course::Controlled(controlled) => controlled.stretch(at, rank),
+            Course::Planned(planned) => Stretch::of_all(planned.steps_to_change(at)),
+        }
+    }
+
+    fn stand_by(&mut self, compute: Duration) {
+        self.epoch_steps = 0;
+        if let Course::Controlled(controlled) = &mut self.course {
+            controlled.note_trial(compute);
+        }
+    }
+
+    fn survives_divergence(&self) -> bool {
+        matches!(&self.course, Course::Controlled(controlled) if controlled.has_guard())
     }
 
     fn meet(&mut self, at: Position, parameters: &mut [Tensor]) -> Result<Meeting, BoxError> {
-        let Some(change) = self.planned.change_at(at) else { return Ok(Meeting::default()) };
         let start = Instant::now();
-        let report = self.session()?.switch_to(change.switch, &mut slices_mut(parameters))?;
-        let decisions = vec![change.decision(report.total)];
-        let (cost, switching) = (self.cost_since(start), start.elapsed());
-        Ok(Meeting { cost, switching, decisions, resume_at: None })
+        let mut slices = slices_mut(parameters);
+        let session = self.session.as_mut().ok_or("start comes first")?;
+        match &mut self.course {
+            Course::Controlled(controlled) => {
+                let (communicator, tensors) = (&self.communicator, &self.tensors);
+                let outcome = controlled.meet(at, session, communicator, tensors, &mut slices)?;
+                let Outcome { decisions, switching, resume_at } = outcome;
+                if resume_at.is_some() {
+                    self.epoch_steps = 0;
+                }
+                Ok(Meeting { cost: self.cost_since(start), switching, decisions, resume_at })
+            }
+            Course::Planned(planned) => {
+                let Some(change) = planned.change_at(at) else { return Ok(Meeting::default()) };
+                let report = session.switch_to(change.switch, &mut slices)?;
+                let decisions = vec![change.decision(report.total)];
+                let (cost, switching) = (self.cost_since(start), start.elapsed());
+                Ok(Meeting { cost, switching, decisions, resume_at: None })
+            }
+        }
+    }
+}
+
+/// The optimiser with a part of its momentum.
+fn momentum_under(optimiser: Optimiser, share: f32) -> Optimiser {
+    match optimiser {
+        Optimiser::Sgd(sgd) => Sgd { momentum: sgd.momentum * share, ..sgd }.into(),
+        adam @ Optimiser::Adam(_) => adam,
     }
 }
 

@@ -18,14 +18,15 @@
 //! | its turn | an action between two events, or one that is not a collective model's |
 //!
 //! What "each element once" means depends on the model: in each step (BSP; OSP, important and
-//! deferred parts together), at the end of each round of local steps (local SGD), in each window of
-//! `every` steps (DiLoCo). Elements are counted, not named: one that is sent twice in the place of
+//! deferred parts together), in each step at most and in `span` steps at least (OSP with a longer
+//! ICS), at the end of each round of local steps (local SGD), in each window of `every` steps
+//! (DiLoCo). Elements are counted, not named: one that is sent twice in the place of
 //! another is not seen here, but by a model's own tests. A break becomes [`Action::Fail`] with
 //! [`Error::Protocol`], which names rule, step and numbers; the model is not asked again.
 
 use std::collections::BTreeMap;
 
-use crate::config::{ModelKind, SessionConfig};
+use crate::config::{ModelKind, OspConfig, SessionConfig};
 use crate::error::Error;
 use crate::layout::ELEMENT_BYTES;
 use crate::model::osp::budget::Decision;
@@ -58,6 +59,13 @@ enum Coverage {
         /// Steps.
         every: u64,
         /// All of them, with those of the optimiser if it is averaged.
+        elements: usize,
+    },
+    /// In each step at most once, and at least once in `every` steps, counted from the last drain.
+    Within {
+        /// Steps.
+        every: u64,
+        /// All of them.
         elements: usize,
     },
     /// Once in each `every` steps, counted from the start.
@@ -104,10 +112,18 @@ impl Rules {
                     staleness: local.staleness_bound(),
                 })
             }
-            ModelKind::Osp(_) => {
+            ModelKind::Osp(OspConfig { span: 1, .. }) => {
                 let coverage = Coverage::Step { elements };
                 Some(Self { model, coverage, drain_len: None, flights: 1, staleness: 1 })
             }
+            // What was added up while a slice was under way goes with its next reduction.
+            ModelKind::Osp(OspConfig { span, .. }) => Some(Self {
+                model,
+                coverage: Coverage::Within { every: span, elements },
+                drain_len: Some(elements),
+                flights: usize::try_from(span).unwrap_or(usize::MAX),
+                staleness: 2 * span - 1,
+            }),
         }
     }
 }
@@ -234,6 +250,8 @@ struct Audit {
     behind: usize,
     /// Steps since the last round's end, or elements of the window so far.
     progress: u64,
+    /// Steps since the last drain.
+    since_drain: u64,
     verdict: Verdict,
 }
 
@@ -250,6 +268,7 @@ impl Audit {
             blocking: 0,
             behind: 0,
             progress: 0,
+            since_drain: 0,
             verdict: Verdict::Clean,
         }
     }
@@ -391,6 +410,19 @@ impl Audit {
                 self.see_moved("whole exchange", "a step of a round", expected);
                 self.progress = if is_last { 0 } else { self.progress };
             }
+            Coverage::Within { every, elements } => {
+                self.since_drain += 1;
+                let found = self.blocking + self.behind;
+                let numbers = || format!("{found} elements in a step, of {elements} at most");
+                self.require(found <= elements, "whole exchange", numbers);
+                self.progress += found as u64;
+                if self.since_drain.is_multiple_of(every) {
+                    let (found, least) = (self.progress, elements as u64);
+                    let numbers = || format!("{found} elements in {every} steps, of {least}");
+                    self.require(found >= least, "whole exchange", numbers);
+                    self.progress = 0;
+                }
+            }
             Coverage::Window { every, elements } => {
                 self.progress += (self.blocking + self.behind) as u64;
                 if self.step.is_multiple_of(every) {
@@ -408,12 +440,16 @@ impl Audit {
         let left = self.started.len();
         let numbers = || format!("{left} reductions under way, {staleness} updates lack");
         self.require(left == 0 && staleness == 0, "quiet drain", numbers);
-        if self.blocking + self.behind > 0 {
-            let expected = self.rules.drain_len.unwrap_or(0);
+        let expected = self.rules.drain_len.unwrap_or(0);
+        let found = self.blocking + self.behind;
+        if matches!(self.rules.coverage, Coverage::Within { .. }) {
+            let numbers = || format!("{found} elements in a drain, of {expected} at most");
+            self.require(found <= expected, "quiet drain", numbers);
+        } else if found > 0 {
             self.see_moved("quiet drain", "a drain", expected);
         }
-        if matches!(self.rules.coverage, Coverage::Round { .. }) {
-            self.progress = 0;
+        if matches!(self.rules.coverage, Coverage::Round { .. } | Coverage::Within { .. }) {
+            (self.progress, self.since_drain) = (0, 0);
         }
     }
 

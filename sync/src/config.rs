@@ -7,12 +7,10 @@ use std::str::FromStr;
 
 pub use crate::bucket::rule::{BucketRule, ByteCaps, PlanConfig, Planner};
 use crate::error::{Error, Result};
-use crate::layout::{ELEMENT_BYTES, Granularity};
+use crate::layout::Granularity;
 pub use crate::model::diloco::DilocoConfig;
 pub use crate::model::local_sgd::LocalSgdConfig;
-use crate::model::osp::budget::BudgetRule;
-use crate::model::osp::correction::Lgp;
-pub use crate::model::osp::{GibLag, OspConfig};
+pub use crate::model::osp::{GibLag, IcsMerge, OspConfig};
 pub use crate::model::osp_server::settings::OspServerConfig;
 use crate::optimiser::Optimiser;
 pub use crate::server::config::{DsspConfig, GbaModelConfig, R2spConfig, ServerConfig, SspConfig};
@@ -212,37 +210,12 @@ impl SessionConfig {
             ModelKind::Diloco(diloco) => diloco.validate()?,
             ModelKind::LocalSgd(local) => local.validate()?,
             ModelKind::BspBuckets(rule) => rule.validate()?,
-            ModelKind::Osp(osp) => validate_osp(osp)?,
+            ModelKind::Osp(osp) => osp.validate(&self.optimiser)?,
             ModelKind::OspServer(server) => server.validate()?,
             _ => {}
         }
         self.model.server().map_or(Ok(()), |server| server.validate())
     }
-}
-
-pub(crate) fn validate_osp(osp: &OspConfig) -> Result<()> {
-    match osp.budget {
-        BudgetRule::Fixed { share, .. } => {
-            require((0.0..=1.0).contains(&share), "the share lies in 0..=1", share)?;
-        }
-        BudgetRule::LossDriven { smoothing, rise } => {
-            require((0.0..1.0).contains(&smoothing), "smoothing lies in 0..1", smoothing)?;
-            require(rise >= 0.0, "the rise is not negative", rise)?;
-        }
-    }
-    let (cap, loss_rate) = (osp.ceiling.cap, osp.ceiling.loss_rate);
-    require((0.0..=1.0).contains(&cap), "the cap lies in 0..=1", cap)?;
-    require((0.0..1.0).contains(&loss_rate), "the loss rate lies in 0..1", loss_rate)?;
-    require(osp.gib_every > 0, "gib_every is at least 1", osp.gib_every)?;
-    if let Lgp::Ema { gamma, lambda } = osp.lgp {
-        require((0.0..1.0).contains(&gamma), "gamma lies in 0..1", gamma)?;
-        require((0.0..=1.0).contains(&lambda), "lambda lies in 0..=1", lambda)?;
-    }
-    if let Granularity::Slices { max_bytes } = osp.granularity {
-        let reason = "a slice holds at least one element";
-        require(max_bytes >= ELEMENT_BYTES, reason, max_bytes)?;
-    }
-    Ok(())
 }
 
 pub(crate) fn require(holds: bool, rule: &str, value: impl std::fmt::Display) -> Result<()> {
@@ -255,7 +228,9 @@ pub(crate) fn require(holds: bool, rule: &str, value: impl std::fmt::Display) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optimiser::Sgd;
+    use crate::model::osp::budget::BudgetRule;
+    use crate::model::osp::correction::Lgp;
+    use crate::optimiser::{Adam, Sgd};
 
     #[test]
     fn defaults_are_valid() {
@@ -282,11 +257,20 @@ mod tests {
             (OspConfig { lgp: Lgp::Ema { gamma: 1.0, lambda: 0.5 }, ..osp }, "gamma"),
             (OspConfig { lgp: Lgp::Ema { gamma: 0.9, lambda: 2.0 }, ..osp }, "lambda"),
             (slices(3), "slice"),
+            (OspConfig { span: 0, ..osp }, "span"),
+            (OspConfig { span: 65, ..osp }, "span"),
+            (OspConfig { budget: BudgetRule::noise(0.0, 4), ..osp }, "bound"),
+            (OspConfig { budget: BudgetRule::noise(f64::NAN, 4), ..osp }, "bound"),
+            (OspConfig { budget: BudgetRule::adaptive(0.1, 0), ..osp }, "window"),
         ] {
             let config = SessionConfig { model: ModelKind::Osp(bad), ..Default::default() };
             let error = config.validate().unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
+        let noise = OspConfig { budget: BudgetRule::noise(0.1, 4), ..osp };
+        let (model, optimiser) = (ModelKind::Osp(noise), Adam::default().into());
+        let error = SessionConfig { model, optimiser, ..Default::default() }.validate();
+        assert!(error.unwrap_err().to_string().contains("SGD"));
         let dssp = DsspConfig { r_max: u64::MAX, ..Default::default() };
         let config = SessionConfig { model: ModelKind::Dssp(dssp), ..Default::default() };
         assert!(config.validate().unwrap_err().to_string().contains("r_max"));

@@ -48,8 +48,8 @@ pub mod simulation;
 
 pub use config::{
     AspConfig, AspRate, BucketRule, ByteCaps, DilocoConfig, DsspConfig, GbaModelConfig, GibLag,
-    LocalSgdConfig, ModelKind, OspConfig, OspServerConfig, PlanConfig, Planner, Pull, R2spConfig,
-    ServerConfig, SessionConfig, SspConfig,
+    IcsMerge, LocalSgdConfig, ModelKind, OspConfig, OspServerConfig, PlanConfig, Planner, Pull,
+    R2spConfig, ServerConfig, SessionConfig, SspConfig,
 };
 pub use error::{Error, Result};
 pub use layout::{Granularity, Layout, TensorSpec};
@@ -57,11 +57,12 @@ pub use model::diloco::{FragmentCut, Merge};
 pub use model::osp::budget::{BudgetRule, Ceiling, Decision, Limit, UmaxModel};
 pub use model::osp::correction::Lgp;
 pub use model::osp::importance::Importance;
+pub use model::osp::window::{Aimd, WindowRule};
 pub use model::osp_server::settings::{MomentSource, Placement};
 pub use optimiser::{Adam, Moments, Optimiser, Sgd, StepSize};
 pub use report::{RunStats, StepReport, Summary};
 pub use server::audit::AuditReport;
-pub use session::{Session, Switch, SwitchReport};
+pub use session::{Session, Snapshot, Switch, SwitchReport};
 
 pub use syncline_comm as comm;
 pub use syncline_comm::{

@@ -151,12 +151,29 @@ impl<M: SyncModel> Lockstep<M> {
     /// If the models ask for different exchanges or start reductions in different orders, or there
     /// is not one list per rank.
     pub fn step(&mut self, gradients: &[TensorList], learning_rate: f32) -> Result<()> {
+        let losses = vec![0.0; self.ranks.len()];
+        self.step_with_losses(gradients, learning_rate, &losses)
+    }
+
+    /// As [`Self::step`], with each rank's training loss in this step.
+    ///
+    /// # Errors
+    /// What a model fails with.
+    ///
+    /// # Panics
+    /// As [`Self::step`].
+    pub fn step_with_losses(
+        &mut self,
+        gradients: &[TensorList],
+        learning_rate: f32,
+        losses: &[f32],
+    ) -> Result<()> {
         assert_eq!(gradients.len(), self.ranks.len(), "one list of gradients per rank");
         for (replica, gradients) in self.ranks.iter_mut().zip(gradients) {
             replica.gradients.clone_from(gradients);
         }
-        let ended = StepEnded { learning_rate, loss: 0.0, compute: self.costs.compute };
-        self.run(|_| Event::StepEnded(ended))
+        let compute = self.costs.compute;
+        self.run(|rank| Event::StepEnded(StepEnded { learning_rate, loss: losses[rank], compute }))
     }
 
     /// As [`Self::step`], after each rank announced the gradients of `orders[rank]` in that order.

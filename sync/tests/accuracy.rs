@@ -1,18 +1,23 @@
 //! Accuracy of the models in two settings that tell them apart, over exact sums in memory.
 //!
 //! `cargo test --release --package syncline --test accuracy -- --ignored --nocapture` prints a
-//! table of mean and standard deviation over seeds; `SEEDS=n` takes more or fewer. The digits set,
-//! 1437 images to train and 360 to test, a perceptron of 64-256-128-10 units, momentum 0.9.
+//! table of mean and standard deviation over seeds. `SEEDS=n` takes more or fewer seeds, `ONLY=text`
+//! the variants whose name has that text, `SETTING=hard` that setting, `BOUNDS=x,y` other bounds of
+//! the noise rule. The digits set, 1437 images to train and 360 to test, a perceptron of
+//! 64-256-128-10 units, momentum 0.9.
+//! Results and what they say: docs/osp.md.
 
 use std::io::Read;
 
 use syncline::lockstep::{Lockstep, TensorList};
 use syncline::{
-    BudgetRule, Granularity, Importance, Lgp, ModelKind, OspConfig, SessionConfig, Sgd,
+    BudgetRule, Granularity, IcsMerge, Importance, Lgp, ModelKind, OspConfig, SessionConfig, Sgd,
 };
 
 const SIZES: [usize; 4] = [64, 256, 128, 10];
 const TRAIN: usize = 1437;
+/// Of the noise rule's study; see docs/osp.md.
+const BOUNDS: f64 = 1.0;
 
 /// What a table's column stands for.
 #[derive(Clone, Copy)]
@@ -116,8 +121,19 @@ fn backward(
     loss
 }
 
-/// Accuracy on the test images; how much the last epoch deferred.
-fn train(digits: &Digits, model: ModelKind, setting: Setting, seed: u64) -> (f64, f64) {
+/// What one run has shown.
+struct Outcome {
+    /// Share of the test images that are right.
+    accuracy: f64,
+    /// Share of all bytes that a step did not wait for, over all steps.
+    deferred: f64,
+    /// Bytes of gradient sent, over those of BSP.
+    sent: f64,
+    /// The last decision's words.
+    reason: String,
+}
+
+fn train(digits: &Digits, model: ModelKind, setting: Setting, seed: u64) -> Outcome {
     let Setting { ranks, batch, rate, epochs, .. } = setting;
     let mut random = fastrand::Rng::with_seed(seed);
     let mut order: Vec<usize> = (0..digits.labels.len()).collect();
@@ -130,26 +146,34 @@ fn train(digits: &Digits, model: ModelKind, setting: Setting, seed: u64) -> (f64
     let mut job = Lockstep::new(&config, ranks, &start).expect("valid settings");
     let zeros: TensorList = start.iter().map(|tensor| vec![0.0; tensor.len()]).collect();
     let mut gradients = vec![zeros; ranks as usize];
+    let (mut important, mut deferred, mut steps) = (0, 0, 0);
     for _ in 0..epochs {
         random.shuffle(order);
         let mut losses = vec![0.0; ranks as usize];
-        let steps = TRAIN / (ranks as usize * batch);
+        let in_epoch = TRAIN / (ranks as usize * batch);
         for images in order.chunks_exact(ranks as usize * batch) {
+            let mut step_losses = vec![0.0_f32; ranks as usize];
             for (rank, images) in images.chunks_exact(batch).enumerate() {
                 let gradients = &mut gradients[rank];
                 gradients.iter_mut().for_each(|tensor| tensor.fill(0.0));
+                let mut sum = 0.0;
                 for index in images {
                     let (image, label) = (&digits.images[*index], digits.labels[*index]);
                     let share = 1.0 / batch as f32;
-                    let loss = backward(job.parameters(rank), image, label, share, gradients);
-                    losses[rank] += loss / (batch * steps) as f64;
+                    sum += backward(job.parameters(rank), image, label, share, gradients);
                 }
+                losses[rank] += sum / (batch * in_epoch) as f64;
+                step_losses[rank] = (sum / batch as f64) as f32;
             }
-            job.step(&gradients, rate).expect("a step");
+            job.step_with_losses(&gradients, rate, &step_losses).expect("a step");
+            let traffic = job.model(0).traffic();
+            important += traffic.important_bytes;
+            deferred += traffic.deferred_bytes;
+            steps += 1;
         }
         job.end_epoch(&losses).expect("an epoch");
     }
-    let traffic = job.model(0).traffic();
+    let reason = job.model(0).decision().reason.to_string();
     job.drain().expect("the end");
     let is_right = |index: &&usize| {
         let layers = forward(job.parameters(0), &digits.images[**index]);
@@ -158,8 +182,13 @@ fn train(digits: &Digits, model: ModelKind, setting: Setting, seed: u64) -> (f64
         scores.iter().all(|x| x.is_finite()) && best == Some(digits.labels[**index])
     };
     let right = test.iter().filter(is_right).count();
-    let all = traffic.important_bytes + traffic.deferred_bytes;
-    (right as f64 / test.len() as f64, traffic.deferred_bytes as f64 / all as f64)
+    let all = (4 * start.concat().len() * steps) as f64;
+    Outcome {
+        accuracy: right as f64 / test.len() as f64,
+        deferred: 1.0 - important as f64 / all,
+        sent: (important + deferred) as f64 / all,
+        reason,
+    }
 }
 
 /// The reference's settings: whole tensors of at least 64 elements, after an epoch of BSP.
@@ -173,58 +202,86 @@ fn reference(share: f64, lgp: Lgp) -> OspConfig {
     }
 }
 
-fn variants() -> Vec<(&'static str, ModelKind)> {
-    let slices = Granularity::Slices { max_bytes: 4096 };
-    let local = reference(0.8, Lgp::Local);
-    let sliced = OspConfig { granularity: slices, ..local };
-    let defaults = OspConfig { granularity: slices, ..OspConfig::default() };
-    let budget = BudgetRule::LossDriven { smoothing: 0.9, rise: 0.1 };
-    let osp = ModelKind::Osp;
-    vec![
-        ("BSP", ModelKind::Bsp),
-        ("OSP tensors, LGP local", osp(local)),
-        ("OSP tensors, LGP local, no momentum", osp(reference(0.8, Lgp::LocalPlain))),
-        (
-            "OSP tensors, LGP ema 0.9, 0.5",
-            osp(reference(0.8, Lgp::Ema { gamma: 0.9, lambda: 0.5 })),
-        ),
-        ("OSP tensors, no LGP", osp(reference(0.8, Lgp::None))),
-        ("OSP all deferred, LGP local", osp(reference(1.0, Lgp::Local))),
-        ("OSP slices 80 %, LGP local", osp(sliced)),
-        (
-            "OSP slices 80 %, drawn at random",
-            osp(OspConfig { importance: Importance::Random, ..sliced }),
-        ),
-        (
-            "OSP slices 50 %, LGP local",
-            osp(OspConfig { budget: BudgetRule::Fixed { share: 0.5, warmup_epochs: 1 }, ..sliced }),
-        ),
-        ("OSP slices, loss-driven 0.3", osp(defaults)),
-        ("OSP slices, loss-driven 0.9", osp(OspConfig { budget, ..defaults })),
-    ]
+/// Slices of 4 kB, which the budget is met with.
+fn sliced(budget: BudgetRule) -> OspConfig {
+    let granularity = Granularity::Slices { max_bytes: 4096 };
+    OspConfig { budget, granularity, ..reference(0.0, Lgp::Local) }
 }
 
-fn mean_and_sd(values: &[f64]) -> (f64, f64) {
+fn fixed(share: f64) -> OspConfig {
+    sliced(BudgetRule::Fixed { share, warmup_epochs: 1 })
+}
+
+/// A table's name, and the variants in it.
+fn variants(bounds: &[f64]) -> Vec<(String, OspConfig)> {
+    let mut all = vec![
+        ("lgp: local".to_owned(), reference(0.8, Lgp::Local)),
+        ("lgp: local without momentum".to_owned(), reference(0.8, Lgp::LocalPlain)),
+        ("lgp: ema 0.9, 0.5".to_owned(), reference(0.8, Lgp::Ema { gamma: 0.9, lambda: 0.5 })),
+        ("lgp: none".to_owned(), reference(0.8, Lgp::None)),
+        ("lgp: local, all deferred".to_owned(), reference(1.0, Lgp::Local)),
+    ];
+    let choices = [Importance::Mean, Importance::Sum, Importance::Signed];
+    for importance in choices.into_iter().chain([Importance::Random, Importance::RoundRobin]) {
+        all.push((format!("choice: {importance:?}"), OspConfig { importance, ..fixed(0.68) }));
+    }
+    for span in [1, 2, 4] {
+        for merge in [IcsMerge::Overwrite, IcsMerge::Delta] {
+            let name = format!("span: {span} {merge:?}");
+            all.push((name, OspConfig { span, merge, ..fixed(0.5) }));
+        }
+    }
+    for share in [0.25, 0.5] {
+        all.push((format!("budget: fixed {share}"), fixed(share)));
+    }
+    for smoothing in [0.3, 0.9] {
+        let rule = BudgetRule::LossDriven { smoothing, rise: 0.1 };
+        all.push((format!("budget: loss {smoothing}"), sliced(rule)));
+    }
+    for bound in bounds {
+        all.push((format!("budget: noise {bound}"), sliced(BudgetRule::noise(*bound, 4))));
+    }
+    all
+}
+
+fn mean_and_sd(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let values: Vec<f64> = values.collect();
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let squares = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
     (mean, (squares / count).sqrt())
 }
 
-#[test]
 #[expect(clippy::disallowed_methods, reason = "a study takes its size from the command line")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+#[test]
 #[ignore = "a study of some minutes; run it with --release"]
 fn accuracy_of_the_models() {
     let digits = digits();
-    let seeds = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(5);
-    println!("{:38} {:6} {:>7} {:>6} {:>9}", "model", "", "mean", "sd", "deferred");
-    for (name, model) in variants() {
-        for setting in [EASY, HARD] {
-            let runs: Vec<_> =
-                (0..seeds).map(|seed| train(&digits, model, setting, seed)).collect();
-            let (mean, sd) = mean_and_sd(&runs.iter().map(|run| run.0).collect::<Vec<_>>());
-            let (share, _) = mean_and_sd(&runs.iter().map(|run| run.1).collect::<Vec<_>>());
-            println!("{name:38} {:6} {mean:7.4} {sd:6.4} {share:9.2}", setting.name);
+    let seeds = variable("SEEDS").and_then(|text| text.parse().ok()).unwrap_or(5);
+    let only = variable("ONLY").unwrap_or_default();
+    let which = variable("SETTING").unwrap_or_default();
+    let bounds = variable("BOUNDS").unwrap_or_else(|| BOUNDS.to_string());
+    let bounds: Vec<f64> = bounds.split(',').map(|x| x.parse().expect("a bound")).collect();
+    let osps = variants(&bounds).into_iter().map(|(name, osp)| (name, ModelKind::Osp(osp)));
+    let all = std::iter::once(("BSP".to_owned(), ModelKind::Bsp)).chain(osps);
+    println!("{:28} {:6} {:>7} {:>6} {:>9} {:>5}", "variant", "", "mean", "sd", "deferred", "sent");
+    for (name, model) in all.filter(|(name, _)| name.contains(&only)) {
+        for setting in [EASY, HARD].into_iter().filter(|setting| setting.name.contains(&which)) {
+            let run = |seed| {
+                let outcome = train(&digits, model, setting, seed);
+                let Outcome { accuracy, deferred, reason, .. } = &outcome;
+                eprintln!("{name} {} {seed}: {accuracy:.4} {deferred:.2} {reason}", setting.name);
+                outcome
+            };
+            let runs: Vec<Outcome> = (0..seeds).map(run).collect();
+            let (mean, sd) = mean_and_sd(runs.iter().map(|run| run.accuracy));
+            let (share, _) = mean_and_sd(runs.iter().map(|run| run.deferred));
+            let (sent, _) = mean_and_sd(runs.iter().map(|run| run.sent));
+            println!("{name:28} {:6} {mean:7.4} {sd:6.4} {share:9.2} {sent:5.2}", setting.name);
         }
     }
 }
@@ -234,8 +291,8 @@ fn accuracy_of_the_models() {
 fn the_models_learn() {
     let digits = digits();
     let short = Setting { epochs: 3, ..EASY };
-    let (bsp, _) = train(&digits, ModelKind::Bsp, short, 1);
-    let (osp, share) = train(&digits, ModelKind::Osp(reference(0.8, Lgp::Local)), short, 1);
-    assert!(bsp > 0.9 && osp > 0.9, "{bsp} {osp}");
-    assert!(share > 0.5, "{share}");
+    let bsp = train(&digits, ModelKind::Bsp, short, 1).accuracy;
+    let osp = train(&digits, ModelKind::Osp(reference(0.8, Lgp::Local)), short, 1);
+    assert!(bsp > 0.9 && osp.accuracy > 0.9, "{bsp} {}", osp.accuracy);
+    assert!(osp.deferred > 0.4, "{}", osp.deferred);
 }

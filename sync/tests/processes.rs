@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use syncline::comm::testing::free_port;
 use syncline::{
-    BudgetRule, Communicator, DsspConfig, Error, Granularity, ModelKind, OspConfig, Session,
-    SessionConfig, SspConfig, TensorSpec,
+    BudgetRule, Communicator, DsspConfig, Error, Granularity, ModelKind, OspConfig,
+    OspServerConfig, Session, SessionConfig, SspConfig, TensorSpec,
 };
 
 const RANKS: u32 = 3;
 const LEN: usize = 5000;
-const MODELS: [&str; 10] =
-    ["asp", "bsp", "ddp", "diloco", "dssp", "gba", "local-sgd", "osp", "r2sp", "ssp"];
+const MODELS: [&str; 11] =
+    ["asp", "bsp", "ddp", "diloco", "dssp", "gba", "local-sgd", "osp", "osp-ps", "r2sp", "ssp"];
 /// Names the model, in a child only.
 const MODEL: &str = "SYNCLINE_TEST_MODEL";
 /// Says which rank ends without a word, and where: "1 step", "1 switch", "1 drain", "1 hold"; in a
@@ -22,15 +22,19 @@ const MODEL: &str = "SYNCLINE_TEST_MODEL";
 const CRASH: &str = "SYNCLINE_TEST_CRASH";
 
 fn config(name: &str) -> SessionConfig {
+    let defer = |osp| OspConfig {
+        budget: BudgetRule::fixed(0.7),
+        granularity: Granularity::Slices { max_bytes: 1000 },
+        ..osp
+    };
     let model = match name.parse().expect("a model") {
-        ModelKind::Osp(osp) => ModelKind::Osp(OspConfig {
-            budget: BudgetRule::fixed(0.7),
-            granularity: Granularity::Slices { max_bytes: 1000 },
-            ..osp
-        }),
         // Two steps after a rank has ended, the others are held.
         ModelKind::Ssp(ssp) => ModelKind::Ssp(SspConfig { staleness: 1, ..ssp }),
         ModelKind::Dssp(dssp) => ModelKind::Dssp(DsspConfig { lower: 1, r_max: 0, ..dssp }),
+        ModelKind::Osp(osp) => ModelKind::Osp(defer(osp)),
+        ModelKind::OspServer(server) => {
+            ModelKind::OspServer(OspServerConfig { osp: defer(server.osp), ..server })
+        }
         model => model,
     };
     SessionConfig { model, check_every: 5, audits: true, ..SessionConfig::default() }
@@ -66,6 +70,7 @@ fn train(
         ModelKind::Dssp(_) => "r2sp",
         ModelKind::R2sp(_) => "gba",
         ModelKind::Ssp(_) => "dssp",
+        ModelKind::Osp(_) => "osp-ps",
         _ => "asp",
     };
     let crash_at = |here: &str| {
@@ -156,7 +161,7 @@ fn processes_end_with_the_same_bits() {
         let ends = run(name, "");
         assert!(ends.iter().all(|end| *end == ends[0]), "{name}: {ends:?}");
         // OSP and DiLoCo defer; three others switch to OSP.
-        let defers = ["bsp", "ddp", "diloco", "gba", "osp"].contains(&name);
+        let defers = ["bsp", "ddp", "diloco", "gba", "osp", "osp-ps"].contains(&name);
         assert_eq!(!ends[0].ends_with(" deferred 0"), defers, "{ends:?}");
     }
 }

@@ -129,3 +129,79 @@ fn ranks_that_name_different_targets_all_hear_of_it() {
         assert!(matches!(&error, Error::JobMismatch { ranks, .. } if *ranks == [2]), "{error}");
     }
 }
+
+/// What came after a snapshot leaves no trace, whatever it was and whichever model it went through.
+#[test]
+fn a_restored_snapshot_goes_on_as_if_nothing_had_come_after_it() {
+    for optimiser in ["sgd", "adam"] {
+        for model in [ModelKind::Bsp, osp(), ModelKind::Asp(AspConfig::default())] {
+            let run = |diverges: bool| {
+                world(move |communicator| {
+                    let rank = communicator.rank();
+                    let mut w = vec![0.5_f32; LEN];
+                    let specs = [TensorSpec::new("w", LEN)];
+                    let optimiser = optimiser.parse().unwrap();
+                    let config = SessionConfig { optimiser, ..SessionConfig::default() };
+                    let mut session =
+                        Session::new(&communicator, &specs, &mut [&mut w], &config).unwrap();
+                    for step in 0..4 {
+                        session.step(&mut [&mut w], &[&gradient(rank, step)], 0.01, 0.5).unwrap();
+                    }
+                    let snapshot = session.snapshot(&mut [&mut w]).unwrap();
+                    assert!(snapshot.is_finite());
+                    assert_eq!(snapshot.updates(), 4);
+                    let all = session.gather(&[u64::from(rank), 7]).unwrap();
+                    assert_eq!(all, [0, 7, 1, 7, 2, 7, 3, 7]);
+                    if diverges {
+                        session.switch_to(model, &mut [&mut w]).unwrap();
+                        for step in 0..3 {
+                            let wild = if rank == 2 { f32::NAN } else { step as f32 };
+                            session.step(&mut [&mut w], &[&[wild; LEN]], 0.01, wild).unwrap();
+                        }
+                        let bad = session.snapshot(&mut [&mut w]).unwrap();
+                        assert!(!bad.is_finite());
+                    }
+                    let report = session.restore(&snapshot, ModelKind::Bsp, &mut [&mut w]).unwrap();
+                    assert_eq!((report.to, report.updates), ("bsp", 4));
+                    for step in 4..8 {
+                        session.step(&mut [&mut w], &[&gradient(rank, step)], 0.01, 0.5).unwrap();
+                    }
+                    session.finish(&mut [&mut w]).unwrap();
+                    w
+                })
+            };
+            let (with, without) = (run(true), run(false));
+            assert_eq!(with, without, "{optimiser}, {model:?}");
+            assert!(with[0].iter().all(|value| value.is_finite()));
+        }
+    }
+}
+
+#[test]
+fn snapshots_that_do_not_fit_or_differ_are_refused() {
+    let errors = world(|communicator| {
+        let session = |len: usize| {
+            let mut w = vec![0.5_f32; len];
+            let specs = [TensorSpec::new("w", len)];
+            let config = SessionConfig::default();
+            let session = Session::new(&communicator, &specs, &mut [&mut w], &config).unwrap();
+            (session, w)
+        };
+        let (mut other, mut other_w) = session(LEN + 1);
+        let strange = other.snapshot(&mut [&mut other_w]).unwrap();
+        let (mut session, mut w) = session(LEN);
+        let error = session.restore(&strange, ModelKind::Bsp, &mut [&mut w]).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+        let old = session.snapshot(&mut [&mut w]).unwrap();
+        session.step(&mut [&mut w], &[&[1.0; LEN]], 0.1, 0.5).unwrap();
+        let new = session.snapshot(&mut [&mut w]).unwrap();
+        let mut own = if communicator.rank() == 1 { old } else { new.clone() };
+        let error = session.restore(&own, ModelKind::Bsp, &mut [&mut w]).unwrap_err();
+        own.broadcast(&communicator, 3).unwrap();
+        assert_eq!(own, new);
+        error
+    });
+    for error in errors {
+        assert!(matches!(&error, Error::ReplicasDiffer { ranks, .. } if *ranks == [1]), "{error}");
+    }
+}

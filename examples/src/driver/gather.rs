@@ -72,18 +72,19 @@ impl<'a> Gather<'a> {
                 }
             }
             Message::Decision(decision) if rank == 0 => self.decisions.push(decision),
-            Message::Epoch { epoch, loss, deferred_pct, .. } if rank == 0 => {
+            Message::Epoch { epoch, loss, deferred_pct, .. } if rank == 0 && loss.is_finite() => {
                 self.epochs.insert(epoch, (loss, deferred_pct));
+            }
+            // Rank 0 may have sat out the epoch.
+            Message::Epoch { epoch, loss, deferred_pct, .. } => {
+                self.epochs.entry(epoch).or_insert((loss, deferred_pct));
             }
             Message::Started { parameter_bytes, transport, .. } if rank == 0 => {
                 self.parameter_bytes = parameter_bytes;
                 self.transport = transport;
             }
             Message::SyncTimes { us } => self.sync_times_us.extend(us),
-            Message::Decision(_)
-            | Message::Epoch { .. }
-            | Message::Progress { .. }
-            | Message::Started { .. } => {}
+            Message::Decision(_) | Message::Progress { .. } | Message::Started { .. } => {}
         }
         Ok(())
     }

@@ -9,8 +9,9 @@ use std::time::Duration;
 use syncline::control::{Plan, momentum, runs_apart};
 use syncline::policy::configuration::Momentum;
 use syncline::record::{Decision, DecisionKind};
-use syncline::{ModelKind, Optimiser, Sgd, Switch};
+use syncline::{ModelKind, Optimiser, Switch};
 
+use super::momentum_under;
 use crate::BoxError;
 use crate::spec::RunSpec;
 use crate::worker::Position;
@@ -86,10 +87,7 @@ impl Planned {
 
     /// The optimiser in force.
     pub(super) fn optimiser(&self) -> Optimiser {
-        match self.optimiser {
-            Optimiser::Sgd(sgd) => Sgd { momentum: sgd.momentum * self.share, ..sgd }.into(),
-            adam @ Optimiser::Adam(_) => adam,
-        }
+        momentum_under(self.optimiser, self.share)
     }
 
     /// Steps of all ranks until something changes.
@@ -167,6 +165,8 @@ impl Planned {
 
 #[cfg(test)]
 mod tests {
+    use syncline::Sgd;
+
     use super::*;
     use crate::spec::tests::spec;
 

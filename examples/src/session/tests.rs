@@ -101,3 +101,139 @@ fn a_log_that_cannot_be_written_stops_nothing() {
     spec.log = Some("/dev/null/run".into());
     assert!(run(&spec).into_iter().all(|outcome| outcome.is_ok()));
 }
+
+/// A rank whose parameters break once.
+struct Breaking {
+    sync: SessionSynchroniser,
+    steps_before: u64,
+}
+
+impl Synchroniser for Breaking {
+    fn transport(&self) -> String {
+        self.sync.transport()
+    }
+
+    fn start(&mut self, parameters: &mut [Tensor]) -> Result<(), BoxError> {
+        self.sync.start(parameters)
+    }
+
+    fn step(
+        &mut self,
+        loss: f32,
+        parameters: &mut [Tensor],
+        gradients: &mut [Tensor],
+        lr: f32,
+    ) -> Result<StepCost, BoxError> {
+        self.steps_before = self.steps_before.wrapping_sub(1);
+        if self.steps_before == 0 {
+            gradients[0].data.fill(f32::NAN);
+        }
+        self.sync.step(loss, parameters, gradients, lr)
+    }
+
+    fn end_epoch(&mut self, mean_loss: f32) -> Result<EpochReport, BoxError> {
+        self.sync.end_epoch(mean_loss)
+    }
+
+    fn finish(&mut self, parameters: &mut [Tensor]) -> Result<StepCost, BoxError> {
+        self.sync.finish(parameters)
+    }
+
+    fn model(&self) -> String {
+        self.sync.model()
+    }
+
+    fn stretch(&mut self, at: Position) -> Stretch {
+        self.sync.stretch(at)
+    }
+
+    fn stand_by(&mut self, compute: Duration) {
+        self.sync.stand_by(compute);
+    }
+
+    fn survives_divergence(&self) -> bool {
+        self.sync.survives_divergence()
+    }
+
+    fn meet(&mut self, at: Position, parameters: &mut [Tensor]) -> Result<Meeting, BoxError> {
+        self.sync.meet(at, parameters)
+    }
+}
+
+/// What every rank of a run ends with in which the gradients of rank 1 break in one step.
+fn run_broken(spec: &RunSpec, steps_before: u64) -> Vec<Outcome> {
+    let data = Dataset::of(spec).unwrap();
+    threads(
+        spec.ranks,
+        |config| config.timeout = Duration::from_secs(60),
+        |communicator| {
+            let rank = communicator.rank();
+            let sync = SessionSynchroniser::over(communicator, spec, false).unwrap();
+            let steps_before = if rank == 1 { steps_before } else { u64::MAX };
+            let mut sync = Breaking { sync, steps_before };
+            let mut messages = Vec::new();
+            let mut send = |message: &Message| {
+                messages.push(message.clone());
+                Ok(())
+            };
+            let parameters = train(spec, rank, &data, &mut sync, &mut send)?;
+            Ok((parameters, messages))
+        },
+    )
+}
+
+/// A number that is none spreads over the parameter server to all ranks. They go back to the last
+/// sound state, under BSP for a share of the job, and then try ASP again.
+#[test]
+fn a_guarded_run_goes_back_and_learns_all_the_same() {
+    let mut spec = small("asp");
+    spec.steering.guards = true;
+    spec.steering.window = 5;
+    // 116 steps; the snapshot of step 5 is the first, that of step 30 the next.
+    let outcomes: Vec<_> = run_broken(&spec, 38).into_iter().map(Result::unwrap).collect();
+    let first = &outcomes[0];
+    assert!(outcomes.iter().all(|(parameters, _)| *parameters == first.0));
+    let found = decisions(&first.1);
+    let kinds: Vec<DecisionKind> = found.iter().map(|decision| decision.kind).collect();
+    assert_eq!(kinds[0], DecisionKind::Rollback, "{found:?}");
+    assert_eq!((found[0].step, found[0].to.as_str()), (40, "bsp from step 30"));
+    // BSP for a sixteenth of 116 steps, to the end of the window, and ASP again.
+    assert_eq!((found[1].kind, found[1].step), (DecisionKind::Switch, 38));
+    let last = summary(&first.1);
+    assert!(last.steps > 116, "{}", last.steps);
+    let base: Vec<_> = run(&small("bsp")).into_iter().map(Result::unwrap).collect();
+    let accuracy = |messages| summary(messages).final_accuracy.unwrap();
+    let (guarded, bsp) = (accuracy(&first.1), accuracy(&base[0].1));
+    assert!(guarded > bsp - 0.1, "{guarded} {bsp}");
+    assert!(first.0.iter().flat_map(|tensor| &tensor.data).all(|value| value.is_finite()));
+}
+
+#[test]
+fn without_a_guard_the_first_bad_number_ends_the_run() {
+    let outcomes = run_broken(&RunSpec { ranks: 2, ..small("bsp") }, 3);
+    assert!(outcomes.iter().all(|outcome| {
+        let error = outcome.as_ref().unwrap_err();
+        matches!(error, WorkerError::Diverged { .. } | WorkerError::Synchronise { .. })
+    }));
+}
+
+#[test]
+fn a_hopeless_run_says_at_which_step_and_loss_it_gave_up() {
+    // No state is sound enough for this rate.
+    let mut spec = RunSpec { lr: 1e30, ranks: 2, ..small("bsp") };
+    spec.steering.guards = true;
+    spec.steering.window = 4;
+    for outcome in run(&spec) {
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("the loss of step") && error.contains("rollbacks"), "{error}");
+    }
+}
+
+#[test]
+fn a_run_that_chooses_for_itself_keeps_all_ranks_together() {
+    let mut spec = RunSpec { epochs: 2, ..small("sync-switch") };
+    spec.steering.window = 5;
+    let outcomes: Vec<_> = run(&spec).into_iter().map(Result::unwrap).collect();
+    assert!(outcomes.iter().all(|(parameters, _)| *parameters == outcomes[0].0));
+    assert_eq!(summary(&outcomes[0].1).steps, 58);
+}

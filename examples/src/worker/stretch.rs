@@ -34,12 +34,12 @@ impl Position {
 }
 
 /// What lies between two meetings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// Steps until the next meeting, at least 1; the end of the job comes earlier.
     pub steps: u64,
-    /// Ranks that train in it; none for all.
-    pub members: Option<u32>,
+    /// Ranks that train in it, ascending; none for all.
+    pub members: Option<Vec<u32>>,
     /// Whether this rank is one of them. The others wait at the meeting.
     pub takes_part: bool,
 }
@@ -108,8 +108,8 @@ impl Trainer<'_> {
     /// The learning rate of a step: with fewer ranks in it, its share of them.
     pub(super) fn rate_at(&self, at: Position, stretch: &Stretch) -> f32 {
         let rate = self.schedule.rate(at.samples);
-        match stretch.members {
-            Some(members) => rate * members as f32 / self.spec.ranks as f32,
+        match &stretch.members {
+            Some(members) => rate * members.len() as f32 / self.spec.ranks as f32,
             None => rate,
         }
     }
@@ -135,15 +135,11 @@ impl Trainer<'_> {
         sync: &mut dyn Synchroniser,
     ) -> Result<Position, WorkerError> {
         let stretch = sync.stretch(start);
-        let members = u64::from(stretch.members.unwrap_or(self.spec.ranks));
-        let per_step = members * u64::from(self.spec.batch);
+        let all = self.spec.ranks as usize;
+        let members = stretch.members.as_ref().map_or(all, Vec::len);
+        let per_step = members as u64 * u64::from(self.spec.batch);
         let left = (start.total - start.samples).div_ceil(per_step);
-        let mut steps = stretch.steps.clamp(1, left);
-        if stretch.members.is_some() {
-            // An epoch ends with all ranks at one place.
-            let next = (start.samples / self.epoch_samples() + 1) * self.epoch_samples();
-            steps = steps.min((next - start.samples).div_ceil(per_step));
-        }
+        let steps = stretch.steps.clamp(1, left);
         let end = start.after(steps, per_step);
         if stretch.takes_part {
             let mut at = start;
@@ -153,7 +149,7 @@ impl Trainer<'_> {
                 let next = at.after(1, per_step);
                 self.report_progress(next, loss)?;
                 if index < steps && self.ends_epoch(at, next) {
-                    self.end_epoch(at, epoch, sync)?;
+                    self.end_epoch(at, epoch, stretch.members.as_deref(), sync)?;
                 }
                 at = next;
             }
@@ -163,6 +159,9 @@ impl Trainer<'_> {
             sync.stand_by(compute);
         }
         let last = Position { step: end.step - 1, samples: end.samples - per_step, ..end };
+        if !stretch.takes_part && self.ends_epoch(start, last) {
+            *epoch = EpochSoFar::default();
+        }
         let meeting = sync
             .meet(end, &mut self.parameters)
             .map_err(failed(self.epoch_of(last), "go on after a meeting"))?;
@@ -176,7 +175,7 @@ impl Trainer<'_> {
             return Ok(resume);
         }
         if self.ends_epoch(last, end) {
-            self.end_epoch(last, epoch, sync)?;
+            self.end_epoch(last, epoch, None, sync)?;
         }
         Ok(end)
     }
@@ -185,11 +184,12 @@ impl Trainer<'_> {
         before.samples / self.epoch_samples() < after.samples / self.epoch_samples()
     }
 
-    /// Ends the epoch that the step at `last` was of.
+    /// Ends the epoch that the step at `last` was of, on the ranks that hold the state at its end.
     fn end_epoch(
         &mut self,
         last: Position,
         so_far: &mut EpochSoFar,
+        members: Option<&[u32]>,
         sync: &mut dyn Synchroniser,
     ) -> Result<(), WorkerError> {
         let epoch = self.epoch_of(last);
@@ -217,11 +217,19 @@ impl Trainer<'_> {
             deferred_pct: report.deferred_fraction * 100.0,
         })?;
         // The last epoch is measured on what `finish` leaves.
-        if epoch + 1 < self.spec.epochs && epoch % self.spec.ranks == self.rank {
+        if epoch + 1 < self.spec.epochs && self.measures(epoch, members) {
             let parameters = self.parameters.clone();
             self.snapshots.push(Snapshot { epoch, t_s, samples, parameters });
         }
         Ok(())
+    }
+
+    /// Whether this rank measures the accuracy at the end of an epoch: they take turns.
+    fn measures(&self, epoch: u32, members: Option<&[u32]>) -> bool {
+        let ranks = self.spec.ranks;
+        let turns = (0..ranks).map(|next| (epoch % ranks + next) % ranks);
+        let mut able = turns.filter(|rank| members.is_none_or(|members| members.contains(rank)));
+        able.next() == Some(self.rank)
     }
 
     /// Writes down what was decided at a meeting; rank 0 tells the parent too.

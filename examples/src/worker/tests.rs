@@ -276,31 +276,6 @@ fn failures_end_training_with_their_reason() {
     assert!(matches!(error, WorkerError::Report(_)), "{error}");
 }
 
-#[test]
-fn the_language_model_learns_what_follows_what() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("rhyme.txt");
-    std::fs::write(&path, "one for the master and one for the dame, ".repeat(25)).unwrap();
-    let spec = RunSpec {
-        data: DataKind::Text,
-        data_dir: Some(path),
-        context: 8,
-        lr: 0.02,
-        ..alone(NetKind::Charlm, 6)
-    };
-    let data = Dataset::of(&spec).unwrap();
-    let (_, messages) = run_on(&data, &spec, &mut LocalSgd::new(0.9));
-    let end = summary(&messages);
-    // Eight bytes tell all that follows but for one place, "one for the ".
-    assert!(end.final_accuracy.unwrap() > 0.9, "{end:?}");
-    assert!(end.final_test_loss.unwrap() < 0.2, "{end:?}");
-    let untrained = Network::new(spec.net, data.shape, data.classes, 1);
-    let (mut network, parameters) = untrained;
-    let start = evaluate(&mut network, &parameters, &data);
-    // Ahead of training it is not better than a guess among the classes, in nats.
-    assert!(start.loss > (data.classes as f64).ln() / 2.0 && start.accuracy < 0.5, "{start:?}");
-}
-
 /// Keeps which gradients it was told of, and refuses one of the third step, if it shall.
 struct Told {
     tensors: Vec<usize>,
@@ -358,6 +333,31 @@ fn gradients_are_told_in_the_backward_pass_and_an_error_there_is_the_step_s() {
     let error = train(&spec, 0, &data, &mut refusing, &mut good).unwrap_err();
     assert_eq!(error.to_string(), "cannot synchronise a step in epoch 0: rank 1 is gone");
     assert_eq!(refusing.tensors.len(), 15, "nothing is told after an error");
+}
+
+#[test]
+fn the_language_model_learns_what_follows_what() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rhyme.txt");
+    std::fs::write(&path, "one for the master and one for the dame, ".repeat(25)).unwrap();
+    let spec = RunSpec {
+        data: DataKind::Text,
+        data_dir: Some(path),
+        context: 8,
+        lr: 0.02,
+        ..alone(NetKind::Charlm, 6)
+    };
+    let data = Dataset::of(&spec).unwrap();
+    let (_, messages) = run_on(&data, &spec, &mut LocalSgd::new(0.9));
+    let end = summary(&messages);
+    // Eight bytes tell all that follows but for one place, "one for the ".
+    assert!(end.final_accuracy.unwrap() > 0.9, "{end:?}");
+    assert!(end.final_test_loss.unwrap() < 0.2, "{end:?}");
+    let untrained = Network::new(spec.net, data.shape, data.classes, 1);
+    let (mut network, parameters) = untrained;
+    let start = evaluate(&mut network, &parameters, &data);
+    // Ahead of training it is not better than a guess among the classes, in nats.
+    assert!(start.loss > (data.classes as f64).ln() / 2.0 && start.accuracy < 0.5, "{start:?}");
 }
 
 /// Keeps the rates that it is given.

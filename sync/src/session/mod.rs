@@ -27,7 +27,7 @@ use crate::server::audit::AuditReport;
 use agree::{agree, check_lengths};
 use exchange::{Exchange, Waits};
 use overlap::Announced;
-pub use switch::{Switch, SwitchReport};
+pub use switch::{Snapshot, Switch, SwitchReport};
 
 /// Keeps the parameters of all ranks together while they train.
 ///

@@ -15,7 +15,7 @@ use crate::model::osp_server::settings::{Assignment, OspServerConfig};
 use crate::model::{Job, Memory, Timing};
 use crate::server::osp::OspShard;
 use crate::server::osp::service::{BODY_TAG, HEAD_TAG, Lanes, REPLY_TAG, Service};
-use crate::server::osp::wire::{HEAD_WORDS, Stage};
+use crate::server::osp::wire::{self, HEAD_WORDS, Stage};
 
 /// This rank's end of OSP's parameter server.
 #[derive(Debug)]
@@ -94,6 +94,10 @@ impl Stages {
         let was_done = reply.is_done();
         let start = Moment::now();
         let message = reply.wait()?;
+        if wire::is_refusal(&message) && server == self.lanes.urgent.rank() {
+            // The thread's error says more.
+            self.collect()?;
+        }
         let blocked = if was_done { Duration::ZERO } else { start.elapsed() };
         Ok((message, Timing { elapsed: began.elapsed(), blocked }))
     }
@@ -113,6 +117,11 @@ impl Stages {
     pub(super) fn stop(&mut self) -> Result<()> {
         let sent = std::mem::take(&mut self.sent);
         sent.into_values().flatten().try_for_each(|request| request.wait().map(drop))?;
+        self.collect()
+    }
+
+    /// What the server's thread ends with.
+    fn collect(&mut self) -> Result<()> {
         if let StageState::Served(_) = self.state
             && let StageState::Served(service) =
                 std::mem::replace(&mut self.state, StageState::Lost)

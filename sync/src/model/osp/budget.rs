@@ -3,7 +3,8 @@
 //! Owns the upper limit U_max, from what the link carries while the ranks compute, and the rules
 //! that choose a budget below it. Pure: what was observed goes in, a decision with its reason comes
 //! out. Never measures and never talks to a rank: the model lets all ranks agree on one
-//! [`Observation`] first, so that all decide alike. Called by the model, once per epoch.
+//! [`Observation`] first, so that all decide alike. Called by the model, once
+//! per epoch; rules that decide after each window of steps are in [`super::window`].
 //!
 //! The rules are in our reading of arXiv 2306.16926, whose formulas we could not read; each
 //! doubtful part is a variant here: [`UmaxModel`], [`BudgetRule`].
@@ -11,6 +12,8 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
+
+use super::window::{Aimd, WindowRule, WindowSeen, Windowed};
 
 /// How long the overlapped stage takes for U bytes, and so how many hide behind one computation.
 ///
@@ -63,6 +66,8 @@ pub enum BudgetRule {
         /// A rise by this share above the mean of the losses halves the budget.
         rise: f64,
     },
+    /// Every so many steps, by the noise that deferring adds, by the wait for ICS, or by both.
+    Windowed(WindowRule),
 }
 
 /// What sets U_max, beside what is measured.
@@ -98,6 +103,8 @@ pub enum Limit {
     Cap,
     /// The first epoch or epochs, in which nothing is deferred.
     FirstEpoch,
+    /// The first window, which has not shown the noise yet.
+    FirstWindow,
     /// A share that was asked for.
     Fixed,
     /// What the link moves during one computation.
@@ -108,6 +115,8 @@ pub enum Limit {
     LossRose,
     /// The model, which never defers.
     Model,
+    /// The noise that deferring adds.
+    Noise,
     /// A loss that is not a number.
     NotFinite,
 }
@@ -117,11 +126,13 @@ impl fmt::Display for Limit {
         f.write_str(match self {
             Self::Cap => "cap",
             Self::FirstEpoch => "first epoch",
+            Self::FirstWindow => "first window",
             Self::Fixed => "fixed",
             Self::Hide => "hide",
             Self::Loss => "loss",
             Self::LossRose => "loss rose",
             Self::Model => "model",
+            Self::Noise => "noise",
             Self::NotFinite => "not finite",
         })
     }
@@ -139,7 +150,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    fn new(bytes: u64, limit: Limit, reason: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn new(bytes: u64, limit: Limit, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { bytes, limit, reason: reason.into() }
     }
 
@@ -149,19 +160,43 @@ impl Decision {
     }
 }
 
-/// Chooses the budget, once at the start and once after each epoch.
+/// Chooses the budget, once at the start, once after each epoch, and after each window if the
+/// policy wants any.
 pub trait BudgetPolicy: Send + fmt::Debug {
     /// The budget of the first epoch, of `total_bytes` of gradients.
-    fn begin(&self, total_bytes: u64) -> Decision;
+    fn begin(&mut self, total_bytes: u64) -> Decision;
 
     /// The budget of the next epoch, after one that was `seen`.
     fn decide(&mut self, seen: &Observation) -> Decision;
+
+    /// Steps of a window, for policies that decide after each; at least 1.
+    fn window(&self) -> Option<u64> {
+        None
+    }
+
+    /// The budget after a window that was `seen`.
+    ///
+    /// # Panics
+    /// If the policy has no windows.
+    fn decide_window(&mut self, seen: &WindowSeen) -> Decision {
+        unreachable!("no window was asked for: {seen:?}")
+    }
 }
 
 impl BudgetRule {
     /// This share of all bytes from the first step that has a bitmap, the second of all.
     pub fn fixed(share: f64) -> Self {
         Self::Fixed { share, warmup_epochs: 0 }
+    }
+
+    /// By the noise that deferring adds, with the `bound` of [`WindowRule`].
+    pub fn noise(bound: f64, window: u64) -> Self {
+        Self::Windowed(WindowRule { window, bound, hide: None })
+    }
+
+    /// The smaller of what the noise allows, as [`Self::noise`], and of what is seen to hide.
+    pub fn adaptive(bound: f64, window: u64) -> Self {
+        Self::Windowed(WindowRule { window, bound, hide: Some(Aimd::default()) })
     }
 
     /// The policy that follows this rule.
@@ -173,6 +208,7 @@ impl BudgetRule {
             Self::LossDriven { smoothing, rise } => {
                 Box::new(LossDriven { smoothing, rise, ceiling, state: LossState::default() })
             }
+            Self::Windowed(rule) => Box::new(Windowed::new(rule, ceiling)),
         }
     }
 }
@@ -213,7 +249,7 @@ struct Fixed {
 }
 
 impl BudgetPolicy for Fixed {
-    fn begin(&self, total_bytes: u64) -> Decision {
+    fn begin(&mut self, total_bytes: u64) -> Decision {
         if self.epochs < self.warmup_epochs {
             return Decision::new(0, Limit::FirstEpoch, "the first epochs defer nothing");
         }
@@ -237,7 +273,7 @@ struct LossDriven {
 }
 
 impl BudgetPolicy for LossDriven {
-    fn begin(&self, _total_bytes: u64) -> Decision {
+    fn begin(&mut self, _total_bytes: u64) -> Decision {
         Decision::new(0, Limit::FirstEpoch, "the first epoch defers nothing")
     }
 

@@ -7,7 +7,8 @@
 //! Invariant: with equal gradients on all ranks, [`Lgp::Local`] gives the bits of the global step,
 //! because it *is* that step, with the rank's own gradient in place of the average.
 
-use crate::optimiser::{MomentsRef, Optimiser, StepSize};
+use super::global::nth;
+use crate::optimiser::{Moments, MomentsRef, Optimiser, StepSize};
 
 /// The provisional step on deferred slices.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,6 +66,46 @@ impl Lgp {
     }
 }
 
+/// The state of one slice as this rank guesses it, its own gradients standing in for averages.
+#[derive(Debug)]
+pub(crate) struct Guess<'a> {
+    pub(crate) parameters: Vec<f32>,
+    pub(crate) moments: Moments,
+    /// As [`Before::average`].
+    pub(crate) average: &'a [f32],
+}
+
+impl Lgp {
+    /// Moves a guess by `count` gradients of this rank whose sum is `sum`, the last one of which
+    /// is applied with `size`.
+    pub(crate) fn advance(
+        self,
+        optimiser: &Optimiser,
+        guess: &mut Guess<'_>,
+        (sum, count): (&[f32], u64),
+        size: StepSize,
+    ) {
+        let share = 1.0 / count.max(1) as f32;
+        let each: Vec<f32> = match self {
+            Self::Ema { lambda, .. } => {
+                let pairs = sum.iter().zip(guess.average);
+                pairs.map(|(g, m)| lambda * (g * share) + (1.0 - lambda) * m).collect()
+            }
+            Self::Local => sum.iter().map(|g| g * share).collect(),
+            Self::LocalPlain => {
+                let rate = size.learning_rate * size.gradient_scale;
+                guess.parameters.iter_mut().zip(sum).for_each(|(x, g)| *x -= rate * g);
+                return;
+            }
+            Self::None => return,
+        };
+        for number in 0..count {
+            let size = nth(size, number, count);
+            optimiser.step(&mut guess.parameters, guess.moments.all_mut(), &each, size);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +141,26 @@ mod tests {
         SGD.step(&mut w, moments, &[1.0, 2.0], SIZE);
         let none = Lgp::Ema { gamma: 0.9, lambda: 0.0 };
         assert_eq!(provisional(none, &[1.0, 2.0]), w);
+    }
+
+    /// One gradient moves a guess as the provisional step does; two move it twice by their mean.
+    #[test]
+    fn a_guess_moves_as_the_optimiser_does() {
+        let (gradient, twice) = ([0.05, -4.0], [0.1, -8.0]);
+        let guess = |sum: &[f32], count| {
+            let moments = Moments { first: vec![0.3, 0.2], second: Vec::new() };
+            let mut guess = Guess { parameters: vec![1.1, -0.7], moments, average: &[] };
+            Lgp::Local.advance(&SGD, &mut guess, (sum, count), SIZE);
+            guess.parameters
+        };
+        assert_eq!(guess(&gradient, 1), provisional(Lgp::Local, &[]));
+        let (mut w, mut v) = ([1.1, -0.7], [0.3, 0.2]);
+        for _ in 0..2 {
+            let moments = MomentsMut { first: &mut v, second: &mut [] };
+            SGD.step(&mut w, moments, &gradient, SIZE);
+        }
+        assert_eq!(guess(&twice, 2), w);
+        assert_eq!(guess(&gradient, 0), [1.1, -0.7]);
     }
 
     #[test]

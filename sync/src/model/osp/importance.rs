@@ -21,6 +21,8 @@ pub enum Importance {
     Mean,
     /// Drawn anew for each bitmap: what any measure must beat.
     Random,
+    /// Each slice in its turn, whatever it holds: as [`Self::Random`], for studies.
+    RoundRobin,
     /// |sum of w g|.
     Signed,
     /// Sum of |w g|.
@@ -47,14 +49,32 @@ impl Gib {
     /// # Panics
     /// If there is not one score per slice.
     pub fn select(layout: &Layout, scores: &[f32], min_len: usize, budget: u64) -> Self {
+        Self::select_with(layout, scores, min_len, budget, |_| false)
+    }
+
+    /// As [`Self::select`], with slices that are deferred whatever their score: they come out of
+    /// the budget first, and stay where it is too small.
+    ///
+    /// # Panics
+    /// If there is not one score per slice.
+    pub fn select_with(
+        layout: &Layout,
+        scores: &[f32],
+        min_len: usize,
+        budget: u64,
+        is_held: impl Fn(usize) -> bool,
+    ) -> Self {
         let slices = layout.slices();
         assert_eq!(slices.len(), scores.len(), "one score per slice");
         let may_wait = |index: &usize| {
-            layout.tensors()[slices[*index].tensor].len >= min_len && scores[*index].is_finite()
+            layout.tensors()[slices[*index].tensor].len >= min_len
+                && scores[*index].is_finite()
+                && !is_held(*index)
         };
         let mut order: Vec<usize> = (0..slices.len()).filter(may_wait).collect();
         order.sort_by(|a, b| scores[*a].total_cmp(&scores[*b]).then(a.cmp(b)));
         let mut gib = Self::all_important(slices.len());
+        gib.hold(layout, &is_held);
         for index in order {
             let bytes = slices[index].bytes();
             if gib.deferred_bytes + bytes <= budget {
@@ -63,6 +83,16 @@ impl Gib {
             }
         }
         gib
+    }
+
+    /// Defers these slices too.
+    pub(crate) fn hold(&mut self, layout: &Layout, is_held: impl Fn(usize) -> bool) {
+        for (index, slice) in layout.slices().iter().enumerate() {
+            if self.important[index] && is_held(index) {
+                self.deferred_bytes += slice.bytes();
+                self.important[index] = false;
+            }
+        }
     }
 
     /// Whether slice `index` is important.
@@ -88,14 +118,15 @@ const LANES: usize = 16;
 impl Importance {
     /// The score of a slice with these parameters and averaged gradients.
     ///
-    /// [`Self::Random`] has none here; it draws with [`random_score`].
+    /// [`Self::Random`] and [`Self::RoundRobin`] have none here; see [`random_score`] and
+    /// [`turn_score`].
     ///
     /// # Panics
     /// If the lengths (elements) differ.
     pub fn score(self, parameters: &[f32], gradient: &[f32]) -> f32 {
         let sum = match self {
             Self::Mean | Self::Sum => sum_products(parameters, gradient, f32::abs),
-            Self::Random => 0.0,
+            Self::Random | Self::RoundRobin => 0.0,
             Self::Signed => sum_products(parameters, gradient, |product| product).abs(),
         };
         match self {
@@ -110,6 +141,15 @@ pub fn random_score(seed: u64, step: u64, slice: usize) -> f32 {
     let mut state = seed ^ step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     state = mix(state) ^ slice as u64;
     (mix(state) >> 40) as f32 / (1_u64 << 24) as f32
+}
+
+/// A score that is highest for the slices just before `cursor` in the round of `count` slices: a
+/// cursor that moves back by as many as were important gives each slice its turn.
+///
+/// # Panics
+/// If `count` is 0.
+pub fn turn_score(slice: usize, cursor: usize, count: usize) -> f32 {
+    ((slice + count - cursor % count) % count) as f32
 }
 
 /// A bijection in which each bit of the input changes half of those of the output.

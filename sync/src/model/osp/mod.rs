@@ -1,10 +1,11 @@
 //! OSP in its all-reduce form: important gradients before the next step, the rest during it.
 //!
 //! Owns the global parameters `w`, the optimiser's memory and each slice's version. Never drops a
-//! gradient: each is averaged over all ranks and applied to `w` exactly once, deferred ones one
-//! step late. Built by [`super::build`].
+//! gradient: each is averaged over all ranks and applied to `w` exactly once, deferred ones
+//! late. Built by [`super::build`].
 //!
 //! ```text
+//! (here with an ICS that spans one step)
 //! step t  : computes with x(t)              while ICS(t-1) is under way
 //! its end : 1  wait for ICS(t-1), apply it: w is at t everywhere
 //!           2  choose the bitmap            from averaged gradients only: equal on every rank
@@ -18,24 +19,45 @@
 //! into the computation. Source: arXiv 2306.16926. We depart from it in that there is no server:
 //! every rank keeps `w` and computes bitmap and budget itself; in slices smaller than a tensor
 //! ([`Granularity`]); in momentum; and in averaging with an all_reduce. What the paper leaves open
-//! or we could not read is a field of [`OspConfig`]. An overlapped stage that spans more than one
-//! step, which would need a merge by differences, is not made.
+//! or we could not read is a field of [`OspConfig`].
+//!
+//! **An ICS that spans k steps** ([`OspConfig::span`]; ours). Whether a reduction has arrived is
+//! known to one rank only, so that does not count: ICS(t) is merged at the end of step t+k, before
+//! RS(t+k), on every rank. Until then its slices stay deferred whatever the bitmap says. This rank's
+//! gradients of the steps between are added up (the carry) and go into the slice's next reduction,
+//! an ICS or an RS, or that of a drain. So each gradient is in exactly one reduction, a slice takes
+//! its gradients in order (the versions are checked), and a slice is sent at least once in k steps.
+//! A sum of n gradients is applied as n steps of the optimiser, each by their mean, at the rate of
+//! the step that sent it: momentum keeps its time scale. What a rank computes with is what `w` would
+//! be if all that is under way, then all that is carried, had its own gradients for averages;
+//! [`IcsMerge`] says what of that outlives a merge. Bounds: no ICS is older than k steps; a gradient is
+//! in `w` at most 2k-1 steps after its own, one where k = 1. Bytes: a deferred slice is sent once in
+//! k steps. Memory: two more copies of the parameters. With k = 1 nothing is ever carried.
 
 pub mod budget;
 pub mod correction;
+mod flight;
+mod global;
 pub mod importance;
 pub(crate) mod measure;
+mod stages;
+pub mod window;
 
 use std::collections::VecDeque;
 
 use super::check::{self, Fingerprint};
 use super::{Action, Event, Job, Lane, Memory, StepEnded, SyncModel, Tensors, Timing, Traffic};
-use crate::layout::{Granularity, Layout};
-use crate::optimiser::{Moments, StepSize, clip_scale, sum_of_squares};
+use crate::config::require;
+use crate::error::Result;
+use crate::layout::{ELEMENT_BYTES, Granularity, Layout};
+use crate::optimiser::{Optimiser, StepSize};
 use budget::{BudgetPolicy, BudgetRule, Ceiling, Decision, UmaxModel};
-use correction::{Before, Lgp};
-use importance::{Gib, Importance, random_score};
+use correction::Lgp;
+use flight::Flights;
+use global::Global;
+use importance::{Gib, Importance};
 use measure::Measurements;
+use window::Window;
 
 /// Which step a bitmap made from the gradients of step t splits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +66,17 @@ pub enum GibLag {
     One,
     /// Step t+2, as when a server sends it with the reply of RS.
     Two,
+}
+
+/// What a rank's copy of a deferred slice keeps of the local steps that were made while its ICS was
+/// under way, once that is merged. The same thing where ICS spans one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IcsMerge {
+    /// All of them: the merge changes the copy by what the averaged gradients differ from the
+    /// rank's own. For plain descent: `x + (w_new - x when sent)`.
+    Delta,
+    /// None: the copy becomes the global value, and only the last gradient's step is on it.
+    Overwrite,
 }
 
 /// Settings of OSP, the same on every rank.
@@ -61,6 +94,10 @@ pub struct OspConfig {
     pub gib_every: u64,
     /// What a rank computes with on deferred slices.
     pub lgp: Lgp,
+    /// Steps that ICS spans, from 1 to 64: each is merged exactly so many steps after its own.
+    pub span: u64,
+    /// What remains of local steps at a merge.
+    pub merge: IcsMerge,
     /// Tensors with fewer elements are never deferred: they would save no time.
     pub min_deferred_len: usize,
     /// The unit of importance.
@@ -77,35 +114,50 @@ impl Default for OspConfig {
             gib_lag: GibLag::One,
             gib_every: 1,
             lgp: Lgp::Local,
+            span: 1,
+            merge: IcsMerge::Delta,
             min_deferred_len: 1024,
             granularity: Granularity::Slices { max_bytes: 16 * 1024 },
         }
     }
 }
 
-/// The global state, replicated: all ranks hold the same bits.
-#[derive(Debug)]
-struct Global {
-    parameters: Vec<f32>,
-    moments: Moments,
-    /// Updates before this model's first.
-    updates: u64,
-    /// Running mean of averaged gradients; empty unless the correction wants it.
-    average: Vec<f32>,
-    /// Per slice: how many gradients were applied.
-    versions: Vec<u64>,
-    /// Per slice: importance; infinite while unknown.
-    scores: Vec<f32>,
-    /// Per slice: the last averaged gradient's sum of squares.
-    squares: Vec<f64>,
-}
-
-/// A reduction in the background.
-#[derive(Debug)]
-struct Ics {
-    step: u64,
-    size: StepSize,
-    gib: Gib,
+impl OspConfig {
+    /// Whether the settings can work, with this optimiser.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) that names the first setting that cannot.
+    pub(crate) fn validate(&self, optimiser: &Optimiser) -> Result<()> {
+        match self.budget {
+            BudgetRule::Fixed { share, .. } => {
+                require((0.0..=1.0).contains(&share), "the share lies in 0..=1", share)?;
+            }
+            BudgetRule::LossDriven { smoothing, rise } => {
+                require((0.0..1.0).contains(&smoothing), "smoothing lies in 0..1", smoothing)?;
+                require(rise >= 0.0, "the rise is not negative", rise)?;
+            }
+            BudgetRule::Windowed(rule) => {
+                let is_sgd = matches!(optimiser, Optimiser::Sgd(_));
+                let text = "the bound on noise is infinite unless the optimiser is SGD";
+                require(is_sgd || rule.bound.is_infinite(), text, rule.bound)?;
+                rule.validate()?;
+            }
+        }
+        let (cap, loss_rate) = (self.ceiling.cap, self.ceiling.loss_rate);
+        require((0.0..=1.0).contains(&cap), "the cap lies in 0..=1", cap)?;
+        require((0.0..1.0).contains(&loss_rate), "the loss rate lies in 0..1", loss_rate)?;
+        require((1..=64).contains(&self.span), "the span lies in 1..=64", self.span)?;
+        require(self.gib_every > 0, "gib_every is at least 1", self.gib_every)?;
+        if let Lgp::Ema { gamma, lambda } = self.lgp {
+            require((0.0..1.0).contains(&gamma), "gamma lies in 0..1", gamma)?;
+            require((0.0..=1.0).contains(&lambda), "lambda lies in 0..=1", lambda)?;
+        }
+        if let Granularity::Slices { max_bytes } = self.granularity {
+            let reason = "a slice holds at least one element";
+            require(max_bytes >= ELEMENT_BYTES, reason, max_bytes)?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,11 +166,15 @@ enum Stage {
     Agreeing,
     /// Ranks compare their replicas.
     Checking,
-    /// The last ICS, with no step to follow.
+    /// What is under way, with no step to follow.
     Draining,
+    /// What was carried, after that.
+    DrainingCarry,
+    /// Ranks agree on what a window has shown.
+    EndingWindow,
     /// The trainer computes.
     Idle,
-    /// ICS of the step before.
+    /// The oldest ICS.
     WaitingIcs,
     /// RS of this step.
     WaitingRs,
@@ -140,7 +196,15 @@ pub struct Osp {
     gib: Gib,
     /// The bitmap of the next step, under [`GibLag::Two`].
     upcoming: Option<Gib>,
-    ics: Option<Ics>,
+    /// Where the round of [`Importance::RoundRobin`] is.
+    cursor: usize,
+    flights: Flights,
+    /// Sum of squares of what this rank gave to RS.
+    rs_squares: f64,
+    /// Bytes that went into the last step's ICS.
+    sent_bytes: u64,
+    last_size: StepSize,
+    window: Window,
     policy: Box<dyn BudgetPolicy>,
     decision: Decision,
     measurements: Measurements,
@@ -164,26 +228,24 @@ impl Osp {
         let flat: Vec<f32> = parameters.iter().flat_map(|tensor| tensor.iter().copied()).collect();
         assert_eq!(flat.len(), layout.len(), "the layout's parameters");
         let slices = layout.slices().len();
-        let policy = config.budget.policy(config.ceiling);
-        let average_len = if matches!(config.lgp, Lgp::Ema { .. }) { flat.len() } else { 0 };
+        let mut policy = config.budget.policy(config.ceiling);
+        let has_average = matches!(config.lgp, Lgp::Ema { .. });
+        let flights = Flights::new(slices, flat.len(), config.span);
         Self {
             job,
             config,
-            global: Global {
-                moments: memory.moments,
-                updates: memory.updates,
-                average: vec![0.0; average_len],
-                versions: vec![0; slices],
-                scores: vec![f32::INFINITY; slices],
-                squares: vec![0.0; slices],
-                parameters: flat,
-            },
+            global: Global::new(flat, memory.moments, memory.updates, slices, has_average),
             step: 0,
             stage: Stage::Idle,
             ended: StepEnded { learning_rate: 0.0, loss: 0.0, compute: Default::default() },
             gib: Gib::all_important(slices),
             upcoming: None,
-            ics: None,
+            cursor: 0,
+            flights,
+            rs_squares: 0.0,
+            sent_bytes: 0,
+            last_size: StepSize::new(0.0, 0),
+            window: Window::default(),
             decision: policy.begin(layout.bytes()),
             policy,
             measurements: Measurements::default(),
@@ -193,8 +255,8 @@ impl Osp {
         }
     }
 
-    /// Global parameters, flat: what all ranks agree on. On deferred slices they are a step behind
-    /// while an ICS is under way.
+    /// Global parameters, flat: what all ranks agree on. On deferred slices they are behind while an
+    /// ICS is under way.
     pub fn global_parameters(&self) -> &[f32] {
         &self.global.parameters
     }
@@ -209,142 +271,24 @@ impl Osp {
         &self.gib
     }
 
-    fn handle_reduced(&mut self, data: Vec<f32>, timing: Timing, tensors: &mut Tensors<'_, '_>) {
-        let is_overlapped = self.stage != Stage::WaitingRs;
-        self.measurements.transfer(data.len(), self.job.world_size, timing, is_overlapped);
-        match self.stage {
-            Stage::Draining => {
-                self.merge_ics(data, Some(tensors));
-                self.stage = Stage::Idle;
-            }
-            Stage::WaitingIcs => {
-                self.merge_ics(data, None);
-                self.begin_rs(tensors);
-            }
-            Stage::WaitingRs => self.finish_rs(data, tensors),
-            stage => panic!("a reduction ended in stage {stage:?}"),
-        }
-    }
-
-    /// Step 1: applies the averaged gradients of the step before. Where no step follows, the
-    /// trainer's parameters become the global ones.
-    fn merge_ics(&mut self, data: Vec<f32>, tensors: Option<&mut Tensors<'_, '_>>) {
-        let ics = self.ics.take().expect("an ICS was waited for");
-        let update = self.update(ics.step, ics.size);
-        let mut rest = data.as_slice();
-        let mut publish = tensors.map(|tensors| &mut *tensors.parameters);
-        for (index, slice) in self.layout.slices().iter().enumerate() {
-            if ics.gib.is_important(index) {
-                continue;
-            }
-            let (gradient, later) = rest.split_at(slice.len);
-            if self.job.clip_norm.is_some() {
-                self.global.squares[index] = sum_of_squares(gradient);
-            }
-            self.global.apply(index, slice.flat(), gradient, &update);
-            if let Some(parameters) = &mut publish {
-                let target = &mut parameters[slice.tensor][slice.within()];
-                target.copy_from_slice(&self.global.parameters[slice.flat()]);
-            }
-            rest = later;
-        }
-        self.buffers[1] = data;
-    }
-
-    /// Steps 2 and 3.
-    fn begin_rs(&mut self, tensors: &mut Tensors<'_, '_>) {
-        self.turn_gib();
-        let mut data = std::mem::take(&mut self.buffers[0]);
-        data.clear();
-        for (index, slice) in self.layout.slices().iter().enumerate() {
-            if self.gib.is_important(index) {
-                data.extend_from_slice(&tensors.gradients[slice.tensor][slice.within()]);
-            }
-        }
-        if data.is_empty() {
-            self.finish_rs(data, tensors);
-        } else {
-            self.actions.push_back(Action::Reduce { id: 2 * self.step, data });
-            self.stage = Stage::WaitingRs;
-        }
-    }
-
-    /// The rest of step 3, and steps 4 and 5.
-    fn finish_rs(&mut self, data: Vec<f32>, tensors: &mut Tensors<'_, '_>) {
-        let size = self.step_size(&data);
-        let update = self.update(self.step, size);
-        let mut rest = data.as_slice();
-        let mut deferred = std::mem::take(&mut self.buffers[1]);
-        deferred.clear();
-        for (index, slice) in self.layout.slices().iter().enumerate() {
-            let target = &mut tensors.parameters[slice.tensor][slice.within()];
-            if self.gib.is_important(index) {
-                let (gradient, later) = rest.split_at(slice.len);
-                self.global.apply(index, slice.flat(), gradient, &update);
-                target.copy_from_slice(&self.global.parameters[slice.flat()]);
-                rest = later;
-            } else {
-                let gradient = &tensors.gradients[slice.tensor][slice.within()];
-                let before = self.global.before(slice.flat(), gradient);
-                self.config.lgp.provisional(&update.job.optimiser, before, size, target);
-                deferred.extend_from_slice(gradient);
-            }
-        }
-        self.buffers[0] = data;
-        if deferred.is_empty() {
-            self.buffers[1] = deferred;
-        } else {
-            let id = 2 * self.step + 1;
-            self.actions.push_back(Action::StartReduce {
-                id,
-                data: deferred,
-                lane: Lane::Background,
-            });
-            self.ics = Some(Ics { step: update.step, size, gib: self.gib.clone() });
-        }
-        self.step += 1;
-        self.stage = Stage::Idle;
-        if self.job.check_is_due(self.step) {
-            let words = vec![self.fingerprint()];
-            self.actions.push_back(Action::Gather { words });
-            self.stage = Stage::Checking;
-        }
-    }
-
-    /// Step 2: the bitmap of the step at hand, once every slice is at that step's version.
-    fn turn_gib(&mut self) {
-        if self.decision.bytes == 0 {
-            if self.gib.deferred_bytes() > 0 {
-                self.gib = Gib::all_important(self.layout.slices().len());
-            }
-            self.upcoming = None;
-            return;
-        }
-        let fresh = self.step.is_multiple_of(self.config.gib_every).then(|| self.select_gib());
-        match self.config.gib_lag {
-            GibLag::One => self.gib = fresh.unwrap_or_else(|| self.gib.clone()),
-            GibLag::Two => {
-                if let Some(upcoming) = std::mem::replace(&mut self.upcoming, fresh) {
-                    self.gib = upcoming;
-                }
-            }
-        }
-    }
-
-    fn select_gib(&self) -> Gib {
-        let Self { layout, global, config, job, step, .. } = self;
-        let (min_len, bytes) = (config.min_deferred_len, self.decision.bytes);
-        if config.importance == Importance::Random && *step > 0 {
-            let draw = |slice| random_score(job.seed, *step, slice);
-            let scores: Vec<f32> = (0..layout.slices().len()).map(draw).collect();
-            return Gib::select(layout, &scores, min_len, bytes);
-        }
-        Gib::select(layout, &global.scores, min_len, bytes)
-    }
-
     fn handle_agreement(&mut self, words: &[u64]) {
-        let seen = measure::agree(words, self.job.world_size, self.layout.bytes());
-        self.decision = self.policy.decide(&seen);
+        let mut seen = measure::agree(words, self.job.world_size, self.layout.bytes());
+        // An ICS hides behind all the steps that it spans.
+        let span = u32::try_from(self.config.span).unwrap_or(u32::MAX);
+        seen.compute = seen.compute.saturating_mul(span);
+        let decision = self.policy.decide(&seen);
+        self.decide(decision);
+    }
+
+    fn handle_window(&mut self, words: &[u64]) {
+        let (ranks, bytes) = (self.job.world_size, self.layout.bytes());
+        let seen = std::mem::take(&mut self.window).agree(words, ranks, self.config.span, bytes);
+        let decision = self.policy.decide_window(&seen);
+        self.decide(decision);
+    }
+
+    fn decide(&mut self, decision: Decision) {
+        self.decision = decision;
         if self.decision.bytes == 0 {
             // They will be old when they are next asked for.
             self.global.scores.fill(f32::INFINITY);
@@ -359,31 +303,6 @@ impl Osp {
         print.floats(&self.global.parameters);
         print.value()
     }
-
-    /// How far this step goes, on important slices and later on deferred ones: a gradient is
-    /// clipped by its norm where it is known, and by that of the step before where it is not yet.
-    fn step_size(&mut self, important: &[f32]) -> StepSize {
-        let mut size = StepSize::new(self.ended.learning_rate, self.global.updates + self.step);
-        if self.job.clip_norm.is_some() {
-            let mut rest = important;
-            for (index, slice) in self.layout.slices().iter().enumerate() {
-                if self.gib.is_important(index) {
-                    let (gradient, later) = rest.split_at(slice.len);
-                    self.global.squares[index] = sum_of_squares(gradient);
-                    rest = later;
-                }
-            }
-            let norm = self.global.squares.iter().sum::<f64>().sqrt();
-            size.gradient_scale = clip_scale(norm, self.job.clip_norm);
-        }
-        size
-    }
-
-    fn update(&self, step: u64, size: StepSize) -> Update {
-        // A bitmap is made at steps that `gib_every` divides, of the gradients of the step before.
-        let is_scored = self.decision.bytes > 0 && (step + 1).is_multiple_of(self.config.gib_every);
-        Update { step, size, is_scored, job: self.job, config: self.config }
-    }
 }
 
 impl SyncModel for Osp {
@@ -394,15 +313,13 @@ impl SyncModel for Osp {
                 self.stage = Stage::Idle;
             }
             (Stage::Checking, Event::Gathered { words }) => {
-                self.actions.extend(check::compare(self.step, &words).map(Action::Fail));
-                self.stage = Stage::Idle;
+                self.check_replicas(&words);
             }
-            (Stage::Idle, Event::Drain) => {
-                if let Some(ics) = &self.ics {
-                    self.actions.push_back(Action::Wait { id: 2 * ics.step + 1 });
-                    self.stage = Stage::Draining;
-                }
+            (Stage::EndingWindow, Event::Gathered { words }) => {
+                self.handle_window(&words);
+                self.begin_check();
             }
+            (Stage::Idle, Event::Drain) => self.begin_drain(),
             (Stage::Idle, Event::EpochEnded { mean_loss }) => {
                 let words = self.measurements.take_words(mean_loss);
                 self.actions.push_back(Action::Gather { words });
@@ -410,13 +327,10 @@ impl SyncModel for Osp {
             }
             (Stage::Idle, Event::StepEnded(ended)) => {
                 self.measurements.step(&ended);
+                let StepEnded { learning_rate, loss, compute } = ended;
+                self.window.step(compute.as_secs_f64(), loss, learning_rate);
                 self.ended = ended;
-                if let Some(ics) = &self.ics {
-                    self.actions.push_back(Action::Wait { id: 2 * ics.step + 1 });
-                    self.stage = Stage::WaitingIcs;
-                } else {
-                    self.begin_rs(tensors);
-                }
+                self.begin_step(tensors);
             }
             (_, Event::Reduced { data, timing, .. }) => self.handle_reduced(data, timing, tensors),
             (stage, event) => panic!("OSP does not wait for '{}' in {stage:?}", event.name()),
@@ -428,12 +342,15 @@ impl SyncModel for Osp {
     }
 
     fn staleness(&self) -> u64 {
-        u64::from(self.ics.is_some())
+        let oldest = self.global.versions.iter().min().copied();
+        self.step - oldest.unwrap_or(self.step)
     }
 
     fn traffic(&self) -> Traffic {
-        let deferred_bytes = self.gib.deferred_bytes();
-        Traffic { important_bytes: self.layout.bytes() - deferred_bytes, deferred_bytes }
+        Traffic {
+            important_bytes: self.layout.bytes() - self.gib.deferred_bytes(),
+            deferred_bytes: self.sent_bytes,
+        }
     }
 
     fn decision(&self) -> &Decision {
@@ -446,45 +363,7 @@ impl SyncModel for Osp {
     }
 }
 
-/// How to apply the averaged gradients of one step.
-#[derive(Clone, Copy, Debug)]
-struct Update {
-    step: u64,
-    size: StepSize,
-    is_scored: bool,
-    job: Job,
-    config: OspConfig,
-}
-
-impl Global {
-    /// Applies an averaged gradient to slice `index`, which must have had all earlier ones.
-    fn apply(
-        &mut self,
-        index: usize,
-        flat: std::ops::Range<usize>,
-        gradient: &[f32],
-        update: &Update,
-    ) {
-        assert_eq!(self.versions[index], update.step, "a slice takes each gradient in its turn");
-        self.versions[index] += 1;
-        let parameters = &mut self.parameters[flat.clone()];
-        if update.is_scored {
-            self.scores[index] = update.config.importance.score(parameters, gradient);
-        }
-        if let Lgp::Ema { gamma, .. } = update.config.lgp {
-            for (mean, new) in self.average[flat.clone()].iter_mut().zip(gradient) {
-                *mean = gamma * *mean + (1.0 - gamma) * new;
-            }
-        }
-        update.job.optimiser.step(parameters, self.moments.range_mut(flat), gradient, update.size);
-    }
-
-    fn before<'a>(&'a self, flat: std::ops::Range<usize>, gradient: &'a [f32]) -> Before<'a> {
-        let average = self.average.get(flat.clone()).unwrap_or_default();
-        let (parameters, moments) = (&self.parameters[flat.clone()], self.moments.range(flat));
-        Before { parameters, moments, average, gradient }
-    }
-}
-
+#[cfg(test)]
+mod span_tests;
 #[cfg(test)]
 mod tests;

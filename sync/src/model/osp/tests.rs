@@ -8,9 +8,9 @@ use crate::optimiser::Sgd;
 use std::time::Duration;
 
 /// Two tensors that are cut into slices of four, one that is smaller than a slice.
-const LENS: [usize; 3] = [37, 3, 22];
+pub(super) const LENS: [usize; 3] = [37, 3, 22];
 
-fn osp(share: f64) -> OspConfig {
+pub(super) fn osp(share: f64) -> OspConfig {
     OspConfig {
         budget: BudgetRule::fixed(share),
         min_deferred_len: 0,
@@ -19,16 +19,20 @@ fn osp(share: f64) -> OspConfig {
     }
 }
 
-fn session(model: ModelKind) -> SessionConfig {
+pub(super) fn session(model: ModelKind) -> SessionConfig {
     let optimiser = Sgd { weight_decay: 0.001, ..Sgd::default() }.into();
     SessionConfig { model, optimiser, seed: 5, check_every: 1, ..SessionConfig::default() }
 }
 
-fn random_list(random: &mut fastrand::Rng) -> TensorList {
+pub(super) fn random_list(random: &mut fastrand::Rng) -> TensorList {
     LENS.map(|len| (0..len).map(|_| random.f32() * 2.0 - 1.0).collect()).to_vec()
 }
 
-fn lockstep(config: OspConfig, world_size: u32, parameters: &TensorList) -> Lockstep<Osp> {
+pub(super) fn lockstep(
+    config: OspConfig,
+    world_size: u32,
+    parameters: &TensorList,
+) -> Lockstep<Osp> {
     let session = session(ModelKind::Osp(config));
     session.validate().unwrap();
     Lockstep::with_models(&session, world_size, parameters, |job, tensors| {
@@ -40,11 +44,11 @@ fn lockstep(config: OspConfig, world_size: u32, parameters: &TensorList) -> Lock
     })
 }
 
-fn bits(list: &TensorList) -> Vec<u32> {
+pub(super) fn bits(list: &TensorList) -> Vec<u32> {
     list.iter().flatten().map(|x| x.to_bits()).collect()
 }
 
-fn flat_bits(list: &[f32]) -> Vec<u32> {
+pub(super) fn flat_bits(list: &[f32]) -> Vec<u32> {
     list.iter().map(|x| x.to_bits()).collect()
 }
 

@@ -108,7 +108,7 @@ impl OspServer {
         let flat: Vec<f32> = parameters.iter().flat_map(|tensor| tensor.iter().copied()).collect();
         assert_eq!(flat.len(), layout.len(), "the layout's parameters");
         let slices = layout.slices().len();
-        let policy = config.osp.budget.policy(config.osp.ceiling);
+        let mut policy = config.osp.budget.policy(config.osp.ceiling);
         Self {
             assignment: Assignment::new(config.placement, job.world_size, &layout),
             transfer: config.moment_transfer(&job.optimiser),

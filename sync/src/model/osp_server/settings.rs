@@ -5,18 +5,20 @@
 
 use std::ops::Range;
 
-use crate::config::{GibLag, OspConfig, require, validate_osp};
+use crate::config::{GibLag, OspConfig, require};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::model::osp::budget::{Ceiling, UmaxModel};
+use crate::model::osp::budget::{BudgetRule, Ceiling, UmaxModel};
 use crate::model::osp::correction::Lgp;
+use crate::model::osp::importance::Importance;
 use crate::optimiser::{Optimiser, Sgd};
 
 /// Settings of OSP on a parameter server, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OspServerConfig {
     /// Those of both forms of OSP. Here `gib_lag` must be [`GibLag::Two`]: a bitmap comes with the
-    /// reply of RS; and `lgp` must not be [`Lgp::Ema`], whose mean only the servers know.
+    /// reply of RS; `lgp` must not be [`Lgp::Ema`], whose mean only the servers know; `span` is 1,
+    /// the budget has no windows, and [`Importance::RoundRobin`] is for the all-reduce form only.
     pub osp: OspConfig,
     /// Where the servers are.
     pub placement: Placement,
@@ -82,7 +84,13 @@ impl OspServerConfig {
     /// # Errors
     /// [`Error::Config`] that names the first setting that cannot.
     pub(crate) fn validate(&self) -> Result<()> {
-        validate_osp(&self.osp)?;
+        require(self.osp.span == 1, "the span is 1 on a parameter server", self.osp.span)?;
+        let is_windowed = matches!(self.osp.budget, BudgetRule::Windowed(_));
+        require(!is_windowed, "the budget on a parameter server has no windows", "Windowed")?;
+        let is_in_turn = self.osp.importance == Importance::RoundRobin;
+        require(!is_in_turn, "a parameter server does not choose in turn", "RoundRobin")?;
+        // Of the optimiser, only a rule with windows asks.
+        self.osp.validate(&Sgd::default().into())?;
         let is_late = self.osp.gib_lag == GibLag::Two;
         require(is_late, "gib_lag is Two where a server makes the bitmap", "One")?;
         let is_ema = matches!(self.osp.lgp, Lgp::Ema { .. });
@@ -217,7 +225,17 @@ mod tests {
         let one = OspConfig { gib_lag: GibLag::One, ..base.osp };
         let ema = OspConfig { lgp: Lgp::Ema { gamma: 0.5, lambda: 0.5 }, ..base.osp };
         let never = OspConfig { gib_every: 0, ..base.osp };
-        for (osp, text) in [(one, "gib_lag"), (ema, "lgp"), (never, "gib_every")] {
+        let wide = OspConfig { span: 2, ..base.osp };
+        let windowed = OspConfig { budget: BudgetRule::adaptive(1.0, 4), ..base.osp };
+        let in_turn = OspConfig { importance: Importance::RoundRobin, ..base.osp };
+        for (osp, text) in [
+            (one, "gib_lag"),
+            (ema, "lgp"),
+            (never, "gib_every"),
+            (wide, "span"),
+            (windowed, "windows"),
+            (in_turn, "in turn"),
+        ] {
             let error = OspServerConfig { osp, ..base }.validate().unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }

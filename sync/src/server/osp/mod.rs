@@ -241,6 +241,19 @@ impl OspShard {
         self.ics.is_open
     }
 
+    /// Instead of the reply to a stage that workers wait for or will wait for, and as long.
+    pub(crate) fn refusal(&self, stage: Stage) -> Option<Vec<u32>> {
+        if !self.gathering(stage).is_open {
+            return None;
+        }
+        let mut message = wire::encode_refusal(self.job.rank).to_vec();
+        if stage == Stage::Rs {
+            message.extend(wire::encode_flags(&self.next));
+        }
+        self.write_state(stage, &mut message);
+        Some(message)
+    }
+
     /// Lets all workers push again.
     pub fn reopen(&mut self) {
         self.done.fill(false);

@@ -52,7 +52,13 @@ impl Service {
         shard.reopen();
         let name = format!("syncline-osp-{}", lanes.urgent.rank());
         let mut serving = Serving::new(lanes.clone());
-        let serve = move || serving.run(&mut shard).map(|()| shard);
+        let serve = move || match serving.run(&mut shard) {
+            Ok(()) => Ok(shard),
+            Err(error) => {
+                serving.refuse(&shard);
+                Err(error)
+            }
+        };
         let thread = std::thread::Builder::new().name(name).spawn(serve).map_err(Error::Thread)?;
         Ok(Self { lanes: lanes.clone(), thread: Some(thread) })
     }
@@ -69,6 +75,9 @@ impl Drop for Service {
     /// Stops a server that was not collected: its rank gave up.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
+        if thread.is_finished() {
+            return;
+        }
         let (own, head) = (self.lanes.urgent.rank(), Head::Stop.encode().to_vec());
         // Either fails only if the communicator did, which ends the thread as well.
         let _ = self.lanes.urgent.start_send(head, own, HEAD_TAG).map(Request::wait);
@@ -130,6 +139,19 @@ impl Serving {
         let last = std::mem::take(&mut self.sent);
         last.into_iter().flatten().try_for_each(|reply| reply.wait().map(drop))?;
         Ok(())
+    }
+
+    /// Tells all workers that this server gives up, where they wait or will wait for its replies.
+    fn refuse(&self, shard: &OspShard) {
+        for stage in [Stage::Rs, Stage::Ics] {
+            let Some(message) = shard.refusal(stage) else { continue };
+            let lane = self.lanes.of(stage);
+            for worker in 0..lane.world_size() {
+                // Fails only if the communicator did, which tells them as well. It is not waited
+                // for: a worker may have ended.
+                let _ = lane.start_send(message.clone(), worker, REPLY_TAG);
+            }
+        }
     }
 
     fn await_head(&mut self, worker: u32, stage: Stage) -> Result<()> {

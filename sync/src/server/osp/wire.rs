@@ -9,7 +9,7 @@
 //!
 //! | word | head of a push | head of a reply |
 //! |---|---|---|
-//! | 0 | kind: 1 RS, 2 ICS, 3 done, 4 stop | kind: 5 RS, 6 ICS |
+//! | 0 | kind: 1 RS, 2 ICS, 3 done, 4 stop | kind: 5 RS, 6 ICS, 7 refusal |
 //! | 1 | worker's rank | server's rank |
 //! | 2, 3 | step, from 0, low word first | the same |
 //! | 4 | learning rate, bits | 0 |
@@ -32,6 +32,7 @@ const DONE: u32 = 3;
 const STOP: u32 = 4;
 const RS_REPLY: u32 = 5;
 const ICS_REPLY: u32 = 6;
+const REFUSAL: u32 = 7;
 
 /// A stage of a step's synchronisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,10 +115,20 @@ pub(crate) fn encode_reply(stage: Stage, server: u32, step: u64) -> [u32; HEAD_W
     [kind, server, low, high, 0, 0, 0, 0]
 }
 
+/// The words of the head of a refusal: the server has met an error and serves no more.
+pub(crate) fn encode_refusal(server: u32) -> [u32; HEAD_WORDS] {
+    [REFUSAL, server, 0, 0, 0, 0, 0, 0]
+}
+
+/// Whether a message in a reply's place is a refusal.
+pub(crate) fn is_refusal(message: &[u32]) -> bool {
+    message.first() == Some(&REFUSAL)
+}
+
 /// What follows the head of a reply, which must be this one, with `len` words to follow.
 ///
 /// # Errors
-/// [`Error::Protocol`] if it answers another push, or is of another length.
+/// [`Error::Protocol`] if it answers another push, is of another length, or a refusal.
 pub(crate) fn decode_reply(
     message: &[u32],
     stage: Stage,
@@ -129,6 +140,9 @@ pub(crate) fn decode_reply(
         Some((head, rest)) if *head == encode_reply(stage, server, step) && rest.len() == len => {
             Ok(rest)
         }
+        Some((head, _)) if *head == encode_refusal(server) => broken(format!(
+            "the server on rank {server} refused a push of step {step}; that rank says whose"
+        )),
         head => broken(format!(
             "rank {server} answered {stage:?} of step {step}, {len} words, by {:?} and {} words",
             head.map(|(head, _)| head),

@@ -1,0 +1,219 @@
+//! OSP on a parameter server, over the real communicator, ranks as threads.
+
+use std::time::Duration;
+
+use syncline::comm::testing::threads;
+use syncline::lockstep::{Lockstep, TensorList};
+use syncline::{
+    Adam, BudgetRule, Communicator, Error, GibLag, Granularity, ModelKind, MomentSource, Optimiser,
+    OspConfig, OspServerConfig, Placement, Session, SessionConfig, Sgd, TensorSpec,
+};
+
+const LENS: [usize; 4] = [300, 7, 0, 190];
+const LEN: usize = 497;
+
+fn server(share: f64, placement: Placement) -> OspServerConfig {
+    let base = OspServerConfig::new(placement);
+    let osp = OspConfig {
+        budget: BudgetRule::fixed(share),
+        min_deferred_len: 0,
+        granularity: Granularity::Slices { max_bytes: 64 },
+        ..base.osp
+    };
+    OspServerConfig { osp, moments: MomentSource::Shipped, ..base }
+}
+
+fn config(server: OspServerConfig) -> SessionConfig {
+    let model = ModelKind::OspServer(server);
+    SessionConfig { model, seed: 3, check_every: 3, ..SessionConfig::default() }
+}
+
+fn configs() -> Vec<SessionConfig> {
+    let mut all = Vec::new();
+    for placement in [Placement::Sharded, Placement::Colocated { rank: 0 }] {
+        for share in [0.0, 0.6, 1.0] {
+            all.push(config(server(share, placement)));
+        }
+    }
+    let moments = MomentSource::Cheapest;
+    all.push(config(OspServerConfig { moments, ..server(0.6, Placement::Sharded) }));
+    all.push(SessionConfig { optimiser: Adam::default().into(), ..all[1] });
+    all
+}
+
+fn list(seed: u64) -> TensorList {
+    let mut random = fastrand::Rng::with_seed(seed);
+    LENS.map(|len| (0..len).map(|_| random.f32() - 0.5).collect()).to_vec()
+}
+
+fn seed(rank: u32, step: u64) -> u64 {
+    u64::from(rank) * 1000 + step
+}
+
+fn specs() -> Vec<TensorSpec> {
+    (0..)
+        .zip(LENS)
+        .map(|(index, len): (u32, _)| TensorSpec::new(format!("t{index}"), len))
+        .collect()
+}
+
+fn views(list: &TensorList) -> Vec<&[f32]> {
+    list.iter().map(Vec::as_slice).collect()
+}
+
+fn views_mut(list: &mut TensorList) -> Vec<&mut [f32]> {
+    list.iter_mut().map(Vec::as_mut_slice).collect()
+}
+
+fn bits(list: &TensorList) -> Vec<u32> {
+    list.iter().flatten().map(|x| x.to_bits()).collect()
+}
+
+fn world<T: Send>(ranks: u32, body: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    threads(ranks, |config| config.timeout = Duration::from_secs(30), body)
+}
+
+/// The parameters after each step, after a drain in the middle, and after the end.
+fn train(communicator: &Communicator, config: &SessionConfig) -> Vec<TensorList> {
+    let mut parameters = list(77);
+    let start = &mut views_mut(&mut parameters);
+    let mut session = Session::new(communicator, &specs(), start, config).expect("started");
+    let mut all = Vec::new();
+    for step in 0..9 {
+        let gradients = list(seed(communicator.rank(), step));
+        let outcome = session.step(&mut views_mut(&mut parameters), &views(&gradients), 0.05, 1.0);
+        let report = outcome.expect("a step");
+        assert_eq!(report.bytes_important + report.bytes_deferred, 4 * LEN as u64);
+        assert_eq!(report.staleness, u64::from(report.bytes_deferred > 0));
+        all.push(parameters.clone());
+        if step == 5 {
+            session.drain(&mut views_mut(&mut parameters)).expect("drained");
+            all.push(parameters.clone());
+        }
+    }
+    session.end_epoch(1.0).expect("an epoch");
+    session.finish(&mut views_mut(&mut parameters)).expect("finished");
+    all.push(parameters);
+    all
+}
+
+/// Sums go by ranks on both sides, so any gradients will do.
+#[test]
+fn a_session_computes_what_lockstep_does() {
+    for ranks in [1, 3] {
+        let found = world(ranks, |world| {
+            configs().iter().map(|config| train(&world, config)).collect::<Vec<_>>()
+        });
+        for (index, config) in configs().iter().enumerate() {
+            let mut expected = Lockstep::new(config, ranks, &list(77)).unwrap();
+            let mut places = 0..;
+            let mut compare = |expected: &Lockstep| {
+                let place: usize = places.next().unwrap();
+                for (rank, found) in found.iter().enumerate() {
+                    let found = bits(&found[index][place]);
+                    assert_eq!(found, bits(expected.parameters(rank)), "{config:?} {place}");
+                }
+            };
+            for step in 0..9 {
+                let gradients: Vec<_> = (0..ranks).map(|rank| list(seed(rank, step))).collect();
+                expected.step(&gradients, 0.05).unwrap();
+                compare(&expected);
+                if step == 5 {
+                    expected.drain().unwrap();
+                    compare(&expected);
+                }
+            }
+            expected.drain().unwrap();
+            compare(&expected);
+        }
+    }
+}
+
+/// Through both forms of OSP and the optimiser's memory with them: equal gradients on all ranks
+/// make every model the same plain optimiser.
+#[test]
+fn switches_keep_parameters_and_memory() {
+    let optimisers: [Optimiser; 2] = [Sgd::default().into(), Adam::default().into()];
+    for optimiser in optimisers {
+        let ends = world(2, |world| {
+            let single = server(0.7, Placement::Colocated { rank: 1 });
+            let kinds = [
+                ModelKind::OspServer(single),
+                ModelKind::Bsp,
+                ModelKind::OspServer(server(0.7, Placement::Sharded)),
+                ModelKind::Osp(OspConfig { gib_lag: GibLag::One, ..single.osp }),
+                ModelKind::OspServer(single),
+            ];
+            let run = |kinds: &[ModelKind]| {
+                let mut parameters = list(77);
+                let mut tensors = views_mut(&mut parameters);
+                let start = SessionConfig { optimiser, model: kinds[0], ..Default::default() };
+                let mut session = Session::new(&world, &specs(), &mut tensors, &start).unwrap();
+                for (index, kind) in (0..).zip(kinds) {
+                    if index > 0 {
+                        let report = session.switch_to(*kind, &mut tensors).unwrap();
+                        assert_eq!(report.updates, 4 * index);
+                    }
+                    for step in 0..4 {
+                        let gradients = list(4 * index + step);
+                        session.step(&mut tensors, &views(&gradients), 0.05, 1.0).unwrap();
+                    }
+                }
+                session.finish(&mut tensors).unwrap();
+                drop(tensors);
+                parameters
+            };
+            (run(&kinds), run(&[ModelKind::Bsp; 5]))
+        });
+        for (switched, plain) in ends {
+            assert_eq!(bits(&switched), bits(&plain), "{optimiser:?}");
+        }
+    }
+}
+
+#[test]
+fn another_learning_rate_is_refused_by_the_server() {
+    let errors = world(2, |world| {
+        let config = config(server(0.5, Placement::Sharded));
+        let mut parameters = list(77);
+        let mut tensors = views_mut(&mut parameters);
+        let mut session = Session::new(&world, &specs(), &mut tensors, &config).unwrap();
+        let rate = 0.05 + world.rank() as f32;
+        let gradients = list(1);
+        let outcome = session.step(&mut tensors, &views(&gradients), rate, 1.0);
+        outcome.err().map(|error| error.to_string())
+    });
+    // Each server says what it met; a rank that was told by the other's server says that.
+    let is_told = |error: &Option<String>| {
+        error.as_ref().is_some_and(|text| text.contains("with rate") || text.contains("refused"))
+    };
+    assert!(errors.iter().all(is_told), "{errors:?}");
+    assert!(errors.iter().flatten().any(|text| text.contains("with rate")), "{errors:?}");
+}
+
+#[test]
+fn a_server_on_no_rank_is_refused_before_anything_is_served() {
+    let errors = world(2, |world| {
+        let config = config(server(0.5, Placement::Colocated { rank: 2 }));
+        let mut parameters = list(77);
+        Session::new(&world, &specs(), &mut views_mut(&mut parameters), &config).unwrap_err()
+    });
+    assert!(errors.iter().all(|error| matches!(error, Error::Config { .. })), "{errors:?}");
+}
+
+/// A trainer that gives up after some steps leaves no thread that waits for it.
+#[test]
+fn a_session_that_is_dropped_early_stops_its_server() {
+    world(2, |world| {
+        let config = config(server(0.5, Placement::Sharded));
+        let mut parameters = list(77);
+        let mut tensors = views_mut(&mut parameters);
+        let mut session = Session::new(&world, &specs(), &mut tensors, &config).unwrap();
+        for step in 0..4 {
+            let gradients = list(seed(world.rank(), step));
+            session.step(&mut tensors, &views(&gradients), 0.05, 1.0).unwrap();
+        }
+        drop(session);
+        world.barrier().unwrap();
+    });
+}
