@@ -70,7 +70,7 @@ enum Command {
     /// Find after which share of a job to switch from BSP to ASP, for jobs that come again.
     #[command(after_help = tune::EXAMPLES, mut_arg("models", |arg| arg.hide(true)),
               mut_arg("seeds", |arg| arg.hide(true)), mut_arg("plot", |arg| arg.hide(true)),
-              mut_arg("no_plot", |arg| arg.hide(true)))]
+              mut_arg("log", |arg| arg.hide(true)), mut_arg("no_plot", |arg| arg.hide(true)))]
     Tune(tune::TuneArgs),
     /// Measure a collective: time, bandwidth, and whether the result is right.
     Perf(perf::PerfArgs),

@@ -77,6 +77,9 @@ impl TuneOptions {
         if self.train.plot.as_os_str() != plot {
             return Err("--plot: a search draws nothing".to_owned());
         }
+        if self.train.log.is_some() {
+            return Err("--log: the jobs of a search may run again and keep no logs".to_owned());
+        }
         Ok(())
     }
 

@@ -51,7 +51,7 @@ impl Key {
     }
 }
 
-/// A description without the model, without where the data lies and where metrics are served.
+/// A description without the model, and without where the data lies, and metrics and logs go.
 fn without_place(spec: &RunSpec) -> Value {
     // By way of the text, so that numbers are those that a file gives back.
     let mut job: Value = serde_json::from_str(&spec.to_arg()).expect("JSON that was just made");
@@ -59,6 +59,7 @@ fn without_place(spec: &RunSpec) -> Value {
         fields.remove("model");
         fields.remove("data_dir");
         fields.remove("metrics_port");
+        fields.remove("log");
     }
     job
 }

@@ -257,6 +257,7 @@ fn options_that_a_search_sets_itself_are_refused() {
         ("--models bsp", "--models: "),
         ("--seeds 1,2", "--seeds: give the first as --seed"),
         ("--plot x.svg", "--plot: "),
+        ("--log x", "--log: "),
         ("--straggler 9:1ms", "--straggler 9"),
     ] {
         let error = options(line).check().unwrap_err();
