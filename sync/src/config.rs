@@ -10,10 +10,17 @@ use crate::error::{Error, Result};
 use crate::layout::Granularity;
 pub use crate::model::diloco::DilocoConfig;
 pub use crate::model::local_sgd::LocalSgdConfig;
+use crate::model::osp::budget::BudgetRule;
 pub use crate::model::osp::{GibLag, IcsMerge, OspConfig};
 pub use crate::model::osp_server::settings::OspServerConfig;
 use crate::optimiser::Optimiser;
 pub use crate::server::config::{DsspConfig, GbaModelConfig, R2spConfig, ServerConfig, SspConfig};
+
+/// Of `osp-adaptive`: the bound that kept BSP's accuracy where deferring much does harm, and
+/// deferred most where it does none (docs/osp.md).
+const NOISE_BOUND: f64 = 10.0;
+/// Of `osp-adaptive`: steps from one budget to the next.
+const BUDGET_WINDOW: u64 = 8;
 
 /// Settings of a session; they must be the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,7 +84,7 @@ pub enum ModelKind {
 
 impl ModelKind {
     /// All names that a model can be parsed from.
-    pub const NAMES: [&'static str; 13] = [
+    pub const NAMES: [&'static str; 14] = [
         "asp",
         "bsp",
         "bsp-buckets",
@@ -88,6 +95,7 @@ impl ModelKind {
         "local-sgd",
         "mg-wfbp",
         "osp",
+        "osp-adaptive",
         "osp-ps",
         "r2sp",
         "ssp",
@@ -103,6 +111,7 @@ impl ModelKind {
             Self::BspBuckets(rule) => rule.name(),
             Self::Dssp(_) => "dssp",
             Self::Gba(_) => "gba",
+            Self::Osp(OspConfig { budget: BudgetRule::Windowed(_), .. }) => "osp-adaptive",
             Self::Osp(_) => "osp",
             Self::OspServer(_) => "osp-ps",
             Self::R2sp(_) => "r2sp",
@@ -151,6 +160,10 @@ impl FromStr for ModelKind {
             "dssp" => Ok(Self::Dssp(DsspConfig::default())),
             "gba" => Ok(Self::Gba(GbaModelConfig::default())),
             "osp" => Ok(Self::Osp(OspConfig::default())),
+            "osp-adaptive" => {
+                let budget = BudgetRule::adaptive(NOISE_BOUND, BUDGET_WINDOW);
+                Ok(Self::Osp(OspConfig { budget, ..OspConfig::default() }))
+            }
             "osp-ps" => Ok(Self::OspServer(OspServerConfig::default())),
             "r2sp" => Ok(Self::R2sp(R2spConfig::default())),
             "ssp" => Ok(Self::Ssp(SspConfig::default())),
