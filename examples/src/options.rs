@@ -38,8 +38,8 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct TrainOptions {
     /// Synchronisation models to train under, one run after the other; a plan such as
-    /// bsp:12.5%+asp runs under BSP for 12.5 % of the samples and then under ASP; sync-switch starts
-    /// under BSP and goes over to ASP by itself when the gradients' noise allows it
+    /// bsp:12.5%+asp runs under BSP for 12.5 % of the samples and then under ASP; sync-switch
+    /// starts under BSP and goes over to ASP by itself when the gradients' noise allows it
     #[arg(long, value_delimiter = ',', default_value = "bsp,osp", value_name = "LIST")]
     pub models: Vec<SyncModel>,
 

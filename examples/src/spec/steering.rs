@@ -1,5 +1,6 @@
 //! How a run's sync model and ranks may change while it trains: what no model's name says. Owns the
-//! settings and their words; what they do is `syncline::control`'s. Used by `options` and `session`.
+//! settings and their words; what they do is `syncline::control`'s. Used by `options` and
+//! `session`.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -82,8 +83,8 @@ mod tests {
             guards: true,
             window: 5,
         };
-        let words = "momentum zero under ASP, elastic about stragglers, guarded against divergence, \
-                     windows of 5 steps";
+        let words = "momentum zero under ASP, elastic about stragglers, guarded against \
+                     divergence, windows of 5 steps";
         assert_eq!(steering.unusual().join(", "), words);
         for kind in StragglerPolicyKind::value_variants() {
             assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.name());

@@ -46,7 +46,6 @@ impl Journal {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "each is a column of the record")]
     pub(super) fn step(
         &mut self,
         report: &StepReport,
