@@ -233,9 +233,13 @@ impl Controlled {
     ) -> Result<Outcome, BoxError> {
         let mut outcome = Outcome::default();
         let start = Instant::now();
-        if let Some(group) = self.group.take() {
+        if let Some(mut group) = self.group.take() {
+            let sat_out = group.own().is_none();
             group.dissolve(session, communicator, parameters)?;
-            outcome.switching += start.elapsed();
+            // A rank that sat out has waited for the others here, which is no cost of the change.
+            if !sat_out {
+                outcome.switching += start.elapsed();
+            }
         }
         let words = session.gather(&self.own.to_words())?;
         self.own = RankReport { is_finite: true, ..RankReport::default() };

@@ -179,6 +179,9 @@ impl Controller {
             Phase::Bsp if is_greedy => {
                 (self.config.relaxed, format!("ranks {stragglers:?} are slow: none waits for them"))
             }
+            Phase::Bsp if self.config.stragglers == Stragglers::Greedy => {
+                (self.config.strict, format!("no rank is slow; {reason}"))
+            }
             Phase::Bsp => (self.config.strict, reason),
             Phase::Relaxed => (self.config.relaxed, reason),
         };

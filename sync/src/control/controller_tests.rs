@@ -156,6 +156,7 @@ fn the_greedy_policy_relaxes_while_ranks_are_slow() {
     controller.observe(&place(3), &even(1.0)).unwrap();
     let decisions = controller.observe(&place(4), &even(1.0)).unwrap();
     assert_eq!(actions(&decisions), [Action::Clear(0), Action::Switch(ModelKind::Bsp)]);
+    assert!(decisions[1].reason.starts_with("no rank is slow"), "{}", decisions[1].reason);
 }
 
 #[test]
