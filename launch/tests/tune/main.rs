@@ -93,8 +93,8 @@ fn a_search_that_is_stopped_keeps_its_jobs_and_goes_on() {
     while jobs_stored(dir.path()) < 2 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
-    kill_process(Pid::from_child(&child), Signal::INT).expect("a child");
-    assert_eq!(wait(&mut child, deadline), Some(130));
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("a child");
+    assert_eq!(wait(&mut child, deadline), Some(143));
     let kept = jobs_stored(dir.path());
     assert!((2..40).contains(&kept), "{kept}");
     let output = tune(dir.path(), &["--settings", "1", "--runs", "2", "--tolerance", "0.99"]);
