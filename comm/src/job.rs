@@ -94,6 +94,15 @@ impl Job {
         self.segment.is_some() && self.config.pacing.is_none()
     }
 
+    /// Whether links between hosts are to be measured, and were not yet: no call is made before.
+    pub(crate) fn measures_links(&self) -> bool {
+        let Config { pacing, calibrates, .. } = self.config;
+        calibrates
+            && pacing.is_none()
+            && self.topology.host_count() > 1
+            && self.links.get().is_none()
+    }
+
     /// Raises the next communicator's number.
     pub(crate) fn reserve_comms(&self, next: u32) {
         self.next_comm.fetch_max(next, Ordering::SeqCst);

@@ -139,7 +139,8 @@ pub struct TrainOptions {
     /// Serve metrics for Prometheus while training: rank R on port P + R of 127.0.0.1
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=65_472), value_name = "P")]
     pub metrics_port: Option<u16>,
-    /// What becomes of the momentum under ASP after a switch: keep, zero, scaled, delayed:UPDATES,
+
+    /// What the momentum is under ASP, counted from its start: keep, zero, scaled, delayed:UPDATES,
     /// ramp:UPDATES or double:UPDATES
     #[arg(long, default_value = "keep", value_parser = parse_switch_momentum, value_name = "HOW")]
     pub switch_momentum: String,
@@ -208,9 +209,9 @@ impl TrainOptions {
     ///
     /// # Errors
     ///
-    /// A network or a setting that the data has no use for,
-    /// A straggler that is no rank, a course of the momentum for an optimiser without, or run logs
-    /// where there are some.
+    /// A network or a setting that the data has no use for, a straggler that is no rank, a sync
+    /// model or a course of the momentum that the optimiser does not go with, or run logs where
+    /// there are some.
     pub fn check(&self) -> Result<(), String> {
         self.check_data()?;
         let has_momentum = matches!(self.optimiser, OptimiserKind::Sgd | OptimiserKind::Nesterov);

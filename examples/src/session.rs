@@ -39,7 +39,14 @@ enum Course {
 ///
 /// Why they do not.
 pub fn check(spec: &RunSpec) -> Result<(), BoxError> {
-    Course::new(spec).map(|_| ())
+    Course::new(spec)?;
+    for phase in spec.model.plan()?.iter().flat_map(|plan| plan.phases()) {
+        let (model, optimiser) = (phase.model, optimiser(spec));
+        let config =
+            SessionConfig { model, optimiser, clip_norm: spec.clip_norm, ..Default::default() };
+        config.validate().map_err(|error| format!("{}: {error}", spec.model.name()))?;
+    }
+    Ok(())
 }
 
 impl Course {

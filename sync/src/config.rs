@@ -62,12 +62,12 @@ pub enum ModelKind {
     Asp(AspConfig),
     /// Bulk synchronous parallel.
     Bsp,
+    /// The same, with reductions that start during the backward pass.
+    BspBuckets(BucketRule),
     /// Streaming DiLoCo: local steps, with fragments of the model averaged while they go on.
     Diloco(DilocoConfig),
     /// Local SGD: local steps, with parameters averaged now and then.
     LocalSgd(LocalSgdConfig),
-    /// The same, with reductions that start during the backward pass.
-    BspBuckets(BucketRule),
     /// Stale synchronous parallel with a bound that moves, on the parameter server.
     Dssp(DsspConfig),
     /// The parameter server gathers a global batch for each update.

@@ -8,9 +8,9 @@
 //! | [`ModelKind::Bsp`] | all gradients of all ranks | the network is fast; as the reference |
 //! | [`ModelKind::BspBuckets`] | the same, part of which travels during the backward pass | as BSP; the fair base to compare with |
 //! | [`ModelKind::Osp`] | the important gradients; the rest follow during the next step | the network is slow |
+//! | [`ModelKind::OspServer`] | the same, from a parameter server | the paper's form is wanted |
 //! | [`ModelKind::LocalSgd`] | nothing; every so many steps, an average of all parameters | an average a step costs too much |
 //! | [`ModelKind::Diloco`] | nothing, while its averages hide behind steps | the network is very slow |
-//! | [`ModelKind::OspServer`] | the same, from a parameter server | the paper's form is wanted |
 //! | [`ModelKind::Asp`] | its own round trip to the parameter server | ranks differ in speed, and accuracy may suffer |
 //! | [`ModelKind::Ssp`], [`ModelKind::Dssp`] | the slowest rank, if it is far behind | the same, and staleness is to have a bound |
 //! | [`ModelKind::R2sp`] | its turn at the parameter server | a server's link is what is slow |

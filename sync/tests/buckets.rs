@@ -80,6 +80,7 @@ fn wrong_announcements_are_refused_and_the_session_goes_on() {
             refused(session.gradient_ready(1, &gradients[1]), "twice");
             refused(session.drain(&mut lent), "was not ended");
             refused(session.end_epoch(0.0).map(|_| ()), "was not ended");
+            refused(session.gather(&[1]).map(|_| ()), "was not ended");
             refused(session.switch_to(ModelKind::Bsp, &mut lent).map(|_| ()), "was not ended");
             let lent_gradients: Vec<&[f32]> = gradients.iter().map(Vec::as_slice).collect();
             session.step(&mut lent, &lent_gradients, 0.1, 1.0).unwrap();

@@ -4,7 +4,6 @@
 //! sequence numbers. Never waits.
 
 use super::{Communicator, Inner, calibrate};
-use crate::config::Config;
 use crate::engine::{Body, Done, Launch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::LocalSlice;
@@ -123,10 +122,8 @@ impl Inner {
     /// What messages cost, as far as all ranks know it alike.
     fn links(&self) -> LinkCost {
         let links = LinkCost::default();
-        let Config { pacing, calibrates, .. } = self.job.config;
-        let Some(pacing) = pacing else {
-            let before = if calibrates { calibrate::unknown() } else { links };
-            return *self.job.links.get().unwrap_or(&before);
+        let Some(pacing) = self.job.config.pacing else {
+            return *self.job.links.get().unwrap_or(&links);
         };
         let latency = u64::try_from(pacing.latency.as_nanos()).unwrap_or(u64::MAX);
         let paced = Link {
@@ -138,7 +135,9 @@ impl Inner {
     }
 
     pub(super) fn choose(&self, kind: CollectiveKind, bytes: u64) -> Choice {
-        tuning::choose(kind, bytes, &self.topology, &self.links(), self.job.config.algorithm)
+        let measured = self.job.measures_links().then(|| calibrate::algorithm(bytes));
+        let forced = measured.or(self.job.config.algorithm);
+        tuning::choose(kind, bytes, &self.topology, &self.links(), forced)
     }
 
     /// Whether the call goes through the host's shared memory instead of messages.

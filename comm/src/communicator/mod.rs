@@ -93,7 +93,7 @@ impl Communicator {
         inner.open_lane();
         let world = Self(Arc::new(inner));
         let job = &world.0.job;
-        if job.topology.host_count() > 1 && job.config.pacing.is_none() && job.config.calibrates {
+        if job.measures_links() {
             let links = world.measure_links()?;
             job.links.set(links).expect("links are measured once");
         }

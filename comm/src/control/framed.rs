@@ -27,6 +27,11 @@ impl Framed {
         Ok(())
     }
 
+    /// Whether all that was queued has left.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+
     /// Writes what the socket takes.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         while !self.outgoing.is_empty() {

@@ -20,6 +20,9 @@ use syncline_proto::time::Instant;
 const HUB: Token = Token(0);
 const WAKER: Token = Token(1);
 
+/// How long the last words may take to leave a full socket.
+const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
+
 /// How long after a deadline the hub may take to say who missed it.
 const HUB_WORD_TIME: Duration = Duration::from_millis(700);
 
@@ -136,6 +139,7 @@ impl Thread {
     /// Until the hub is gone, or the communicator and all it had to say.
     fn run(mut self) {
         let mut events = Events::with_capacity(8);
+        let mut over_at = None;
         loop {
             // Looked at before the orders, so that none that came earlier is left.
             let is_over = self.is_over.load(Ordering::SeqCst);
@@ -149,9 +153,14 @@ impl Thread {
                 self.lose(&error);
             }
             if is_over {
-                return;
+                let until = *over_at.get_or_insert_with(|| now() + LAST_WORDS_TIME);
+                let is_flushed = self.framed.as_ref().is_none_or(Framed::is_flushed);
+                if is_flushed || now() >= until {
+                    return;
+                }
             }
-            let wait = self.member.poll_timeout().map(|at| at.since(now()));
+            let wake_at = self.member.poll_timeout().into_iter().chain(over_at).min();
+            let wait = wake_at.map(|at| at.since(now()));
             match self.poll.poll(&mut events, Some(wait.unwrap_or(Duration::from_secs(1)))) {
                 Err(e) if e.kind() != io::ErrorKind::Interrupted => return self.lose(&e),
                 _ => {}

@@ -189,16 +189,17 @@ fn a_guarded_run_goes_back_and_learns_all_the_same() {
     let mut spec = small("asp");
     spec.steering.guards = true;
     spec.steering.window = 5;
-    // 116 steps; the snapshot of step 5 is the first, that of step 30 the next.
+    // 116 steps; step 5 is where training begins, the snapshot of step 10 the first, that of step
+    // 35 the next.
     let outcomes: Vec<_> = run_broken(&spec, 38).into_iter().map(Result::unwrap).collect();
     let first = &outcomes[0];
     assert!(outcomes.iter().all(|(parameters, _)| *parameters == first.0));
     let found = decisions(&first.1);
     let kinds: Vec<DecisionKind> = found.iter().map(|decision| decision.kind).collect();
     assert_eq!(kinds[0], DecisionKind::Rollback, "{found:?}");
-    assert_eq!((found[0].step, found[0].to.as_str()), (40, "bsp from step 30"));
+    assert_eq!((found[0].step, found[0].to.as_str()), (40, "bsp from step 35"));
     // BSP for a sixteenth of 116 steps, to the end of the window, and ASP again.
-    assert_eq!((found[1].kind, found[1].step), (DecisionKind::Switch, 38));
+    assert_eq!((found[1].kind, found[1].step), (DecisionKind::Switch, 43));
     let last = summary(&first.1);
     assert!(last.steps > 116, "{}", last.steps);
     let base: Vec<_> = run(&small("bsp")).into_iter().map(Result::unwrap).collect();

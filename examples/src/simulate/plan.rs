@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use super::error::SimulateError;
 use super::options::{GradientKind, SimulateOptions};
+use syncline::{BudgetRule, ModelKind, OspConfig};
+
 use crate::model::NetKind;
 use crate::spec::{Straggler, SyncModel};
 use crate::units::LinkRate;
@@ -115,10 +117,30 @@ impl Plan {
             format!("--straggler {slow}: no rank {} among {fewest}, counted from 0", slow.rank)
         } else if self.is_real && most > REAL_RANKS_MAX {
             format!("--gradients real: at most {REAL_RANKS_MAX} ranks, not {most}")
+        } else if let Some(reason) = self.models.iter().find_map(|model| self.refuses(model)) {
+            reason
         } else {
             return Ok(());
         };
         Err(SimulateError::Options { reason })
+    }
+
+    /// Why a model cannot be simulated, if it cannot.
+    fn refuses(&self, model: &SyncModel) -> Option<String> {
+        let name = model.name();
+        match name.parse::<ModelKind>() {
+            Err(_) => {
+                Some(format!("--models: '{name}' is no single model, which alone is simulated"))
+            }
+            Ok(ModelKind::OspServer(_)) => Some(format!("--models: '{name}' is not simulated")),
+            Ok(ModelKind::Osp(OspConfig { budget: BudgetRule::Windowed(_), .. }))
+                if !self.is_real =>
+            {
+                let reason = "follows gradients: simulate it with --gradients real";
+                Some(format!("--models: '{name}' {reason}"))
+            }
+            Ok(_) => None,
+        }
     }
 }
 

@@ -50,7 +50,7 @@ pub struct TuneOptions {
     #[arg(long, default_value = "runs/tune.json", value_name = "FILE")]
     pub store: PathBuf,
 
-    /// Run everything again, whatever the store knows
+    /// Run everything again: what the store knows of this job goes when the first one has ended
     #[arg(long)]
     pub again: bool,
 

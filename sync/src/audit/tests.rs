@@ -136,7 +136,8 @@ fn diloco(every: u64, delay: u64) -> ModelKind {
 
 /// Runs two ranks whose models have the fault, through steps, an epoch's end and a drain.
 fn run(kind: ModelKind, fault: Fault) -> Result<()> {
-    let config = SessionConfig { model: kind, check_every: 3, ..SessionConfig::default() };
+    let config =
+        SessionConfig { model: kind, check_every: 3, audits: true, ..SessionConfig::default() };
     config.validate()?;
     let start: TensorList = vec![vec![1.0; LEN - 4], vec![1.0; 4]];
     let mut ranks = Lockstep::with_models(&config, 2, &start, |job: Job, tensors| {

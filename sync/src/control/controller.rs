@@ -19,6 +19,7 @@
 //! 2104.08364); the choice by noise and the guard are ours.
 
 use super::decision::{Action, Decision};
+use super::plan::runs_apart;
 use super::settings::{ControlConfig, Stragglers, Timing};
 use super::window::{RankReport, mean_loss, norms};
 use crate::config::ModelKind;
@@ -126,7 +127,7 @@ impl Controller {
         let loss = mean_loss(&reports);
         let mut takes_snapshot = false;
         if let Some(guard) = &mut self.guard {
-            match guard.observe(place.step, loss) {
+            match guard.observe(place.step, loss, runs_apart(&self.model)) {
                 Verdict::GiveUp { reason } => {
                     let decision = Decision::new(Action::GiveUp, reason).with("loss", loss);
                     return Ok(vec![decision]);
@@ -269,6 +270,7 @@ impl Controller {
     fn evict(&mut self, phase: Phase, stragglers: &[u32], decisions: &mut Vec<Decision>) {
         // More than half of the ranks are no stragglers, but the rule.
         let is_minority = 2 * stragglers.len() < self.config.ranks as usize;
+        let is_crowd = !is_minority;
         let wanted = match self.config.stragglers {
             Stragglers::Elastic if is_minority => stragglers.to_vec(),
             _ => Vec::new(),
@@ -291,6 +293,7 @@ impl Controller {
         };
         if !back.is_empty() {
             let reason = match phase {
+                Phase::Bsp if is_crowd => "too many ranks are slow to leave them out".to_owned(),
                 Phase::Bsp => format!("ranks {back:?} are as fast as the others"),
                 Phase::Relaxed => "the share under BSP is done".to_owned(),
             };

@@ -32,6 +32,7 @@ fn guarded() -> ControlConfig {
         snapshot_every: 10,
         least_fraction: 0.125,
         max_rollbacks: 2,
+        stall: None,
         ..GuardConfig::default()
     };
     ControlConfig { timing: Timing::Share(0.0), guard: Some(guard), ..config() }

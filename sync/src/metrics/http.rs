@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{CONTENT_TYPE, Metrics};
-use crate::clock::Moment;
+use crate::clock::{Moment, pause};
 
 /// Longest time for one client, from the connection to the last byte of the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -67,6 +67,9 @@ impl Drop for MetricsServer {
     }
 }
 
+/// From one failure to accept to the next attempt.
+const PAUSE: Duration = Duration::from_millis(250);
+
 fn serve(listener: &TcpListener, metrics: &Metrics, is_stopping: &AtomicBool) {
     let mut failures = 0;
     while failures < MAX_FAILURES {
@@ -80,7 +83,11 @@ fn serve(listener: &TcpListener, metrics: &Metrics, is_stopping: &AtomicBool) {
                 // A client that goes away or is too slow has its own loss.
                 let _ = answer(stream, metrics);
             }
-            Err(_) => failures += 1,
+            Err(_) => {
+                // Whatever is missing, descriptors above all, may be there again.
+                failures += 1;
+                pause(PAUSE);
+            }
         }
     }
 }

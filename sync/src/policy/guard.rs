@@ -29,6 +29,18 @@ pub struct GuardConfig {
     pub most_fraction: f64,
     /// Rollbacks after which the guard gives up.
     pub max_rollbacks: u32,
+    /// What of a loss that does not fall while updates may be missing, if that is watched.
+    pub stall: Option<Stall>,
+}
+
+/// A loss that is where training began: what is left of a network whose units have died, and no
+/// spike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stall {
+    /// Such losses in a row that mean divergence, at least 1.
+    pub patience: u32,
+    /// Share of the first loss by which a loss is below it at least, from 0 to below 1.
+    pub progress: f64,
 }
 
 impl Default for GuardConfig {
@@ -41,6 +53,7 @@ impl Default for GuardConfig {
             least_fraction: 0.0625,
             most_fraction: 1.0,
             max_rollbacks: 5,
+            stall: Some(Stall { patience: 3, progress: 0.02 }),
         }
     }
 }
@@ -67,9 +80,9 @@ pub enum Verdict {
         /// Why, with the numbers.
         reason: Cow<'static, str>,
     },
-    /// Go on, and keep no snapshot: the loss is a spike.
+    /// Go on, and keep no snapshot: the loss is a spike, or where training began.
     Suspect {
-        /// Spikes in a row.
+        /// Such losses in a row.
         spikes: u32,
     },
 }
@@ -81,6 +94,10 @@ pub struct Guard {
     fraction: f64,
     average: LossAverage,
     spikes: u32,
+    /// The first loss.
+    first: Option<f64>,
+    /// Losses in a row that are no lower, while updates may be missing.
+    stalled: u32,
     rollbacks: u32,
     /// The last snapshot's step, and the average at it.
     snapshot: Option<(u64, LossAverage)>,
@@ -104,7 +121,21 @@ impl Guard {
         require(most <= 1.0, "the most is at most 1", most)?;
         require((0.0..=1.0).contains(&fraction), "a share lies in 0..=1", fraction)?;
         let average = LossAverage::new(smoothing);
-        Ok(Self { config, fraction, average, spikes: 0, rollbacks: 0, snapshot: None })
+        if let Some(Stall { patience, progress }) = config.stall {
+            require(patience > 0, "a stall's patience is at least 1", patience)?;
+            let rule = "a stall's progress lies in 0..1";
+            require((0.0..1.0).contains(&progress), rule, progress)?;
+        }
+        Ok(Self {
+            config,
+            fraction,
+            average,
+            spikes: 0,
+            first: None,
+            stalled: 0,
+            rollbacks: 0,
+            snapshot: None,
+        })
     }
 
     /// Share of the job under BSP, as it is now.
@@ -112,9 +143,10 @@ impl Guard {
         self.fraction
     }
 
-    /// Takes in the loss of a step. Steps ascend, but after a rollback they begin again after the
+    /// Takes in the loss of a step, which the job made while updates may have been missing
+    /// (`is_relaxed`) or under BSP. Steps ascend, but after a rollback they begin again after the
     /// one that was restored.
-    pub fn observe(&mut self, step: u64, loss: f64) -> Verdict {
+    pub fn observe(&mut self, step: u64, loss: f64, is_relaxed: bool) -> Verdict {
         if !loss.is_finite() {
             return self.diverged(format!("the loss of step {step} is {loss}"));
         }
@@ -131,6 +163,21 @@ impl Guard {
             ));
         }
         self.spikes = 0;
+        let first = *self.first.get_or_insert(loss);
+        if let Some(Stall { patience, progress }) = self.config.stall.filter(|_| is_relaxed) {
+            if loss <= first * (1.0 - progress) {
+                self.stalled = 0;
+            } else {
+                self.stalled += 1;
+                if self.stalled < patience {
+                    return Verdict::Suspect { spikes: self.stalled };
+                }
+                return self.diverged(format!(
+                    "{patience} losses in a row, the last {loss:.4} at step {step}, are where \
+                     training began, at {first:.4}"
+                ));
+            }
+        }
         self.average.add(loss);
         let every = self.config.snapshot_every;
         let is_due = self.snapshot.is_none_or(|(last, _)| step >= last.saturating_add(every));
@@ -142,6 +189,7 @@ impl Guard {
 
     fn diverged(&mut self, reason: String) -> Verdict {
         self.spikes = 0;
+        self.stalled = 0;
         if self.rollbacks >= self.config.max_rollbacks {
             let rollbacks = self.rollbacks;
             return Verdict::GiveUp {
@@ -172,13 +220,14 @@ mod tests {
         least_fraction: 0.125,
         most_fraction: 0.75,
         max_rollbacks: 3,
+        stall: None,
     };
 
     /// A guard that has seen steps 1 to `steps` with a loss of 2.
     fn settled(config: GuardConfig, steps: u64) -> Guard {
         let mut guard = Guard::new(config, 0.25).unwrap();
         for step in 1..=steps {
-            assert!(matches!(guard.observe(step, 2.0), Verdict::Healthy { .. }));
+            assert!(matches!(guard.observe(step, 2.0, false), Verdict::Healthy { .. }));
         }
         guard
     }
@@ -190,7 +239,7 @@ mod tests {
     #[test]
     fn snapshots_come_every_so_many_healthy_steps() {
         let mut guard = Guard::new(CONFIG, 0.25).unwrap();
-        let steps = (1..=35).filter(|step| takes_snapshot(&guard.observe(*step, 2.0)));
+        let steps = (1..=35).filter(|step| takes_snapshot(&guard.observe(*step, 2.0, false)));
         assert_eq!(steps.collect::<Vec<u64>>(), [1, 11, 21, 31]);
     }
 
@@ -198,29 +247,29 @@ mod tests {
     fn no_snapshot_is_kept_while_the_loss_is_suspect() {
         let mut guard = settled(CONFIG, 20);
         // Step 21 is due, but a spike; so is 22; 23 is well again.
-        assert_eq!(guard.observe(21, 9.0), Verdict::Suspect { spikes: 1 });
-        assert_eq!(guard.observe(22, 9.0), Verdict::Suspect { spikes: 2 });
-        assert!(takes_snapshot(&guard.observe(23, 2.0)));
-        assert_eq!(guard.observe(24, 9.0), Verdict::Suspect { spikes: 1 });
+        assert_eq!(guard.observe(21, 9.0, false), Verdict::Suspect { spikes: 1 });
+        assert_eq!(guard.observe(22, 9.0, false), Verdict::Suspect { spikes: 2 });
+        assert!(takes_snapshot(&guard.observe(23, 2.0, false)));
+        assert_eq!(guard.observe(24, 9.0, false), Verdict::Suspect { spikes: 1 });
     }
 
     #[test]
     fn lasting_spikes_go_back_to_the_last_snapshot_and_double_the_share() {
         let mut guard = settled(CONFIG, 18);
         // The least spread is 1 per cent of 2, so the limit is 2 + 4 * 0.02.
-        assert_eq!(guard.observe(19, 2.07), Verdict::Healthy { takes_snapshot: false });
+        assert_eq!(guard.observe(19, 2.07, false), Verdict::Healthy { takes_snapshot: false });
         for (step, spikes) in [(20, 1), (21, 2)] {
-            assert_eq!(guard.observe(step, 3.0), Verdict::Suspect { spikes });
+            assert_eq!(guard.observe(step, 3.0, false), Verdict::Suspect { spikes });
         }
-        let Verdict::RollBack { to_step, fraction, reason } = guard.observe(22, 3.0) else {
+        let Verdict::RollBack { to_step, fraction, reason } = guard.observe(22, 3.0, false) else {
             panic!("no rollback");
         };
         assert_eq!((to_step, fraction, guard.fraction()), (Some(11), 0.5, 0.5));
         assert!(reason.contains("3 losses in a row") && reason.contains("step 22"), "{reason}");
         // Steps begin again, and so does the count of spikes.
-        assert_eq!(guard.observe(12, 2.0), Verdict::Healthy { takes_snapshot: false });
-        assert_eq!(guard.observe(13, 3.0), Verdict::Suspect { spikes: 1 });
-        assert!(takes_snapshot(&guard.observe(21, 2.0)));
+        assert_eq!(guard.observe(12, 2.0, false), Verdict::Healthy { takes_snapshot: false });
+        assert_eq!(guard.observe(13, 3.0, false), Verdict::Suspect { spikes: 1 });
+        assert!(takes_snapshot(&guard.observe(21, 2.0, false)));
     }
 
     #[test]
@@ -228,27 +277,29 @@ mod tests {
         let mut guard = settled(CONFIG, 12);
         let mut fractions = Vec::new();
         for loss in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            match guard.observe(13, loss) {
+            match guard.observe(13, loss, false) {
                 Verdict::RollBack { to_step: Some(11), fraction, .. } => fractions.push(fraction),
                 other => panic!("{other:?}"),
             }
         }
         assert_eq!(fractions, [0.5, 0.75, 0.75]);
-        let Verdict::GiveUp { reason } = guard.observe(13, f64::NAN) else { panic!("no end") };
+        let Verdict::GiveUp { reason } = guard.observe(13, f64::NAN, false) else {
+            panic!("no end")
+        };
         assert!(reason.contains("after 3 rollbacks"), "{reason}");
     }
 
     #[test]
     fn without_a_snapshot_it_goes_back_to_the_start() {
         let mut guard = Guard::new(CONFIG, 0.0).unwrap();
-        let verdict = guard.observe(1, f64::NAN);
+        let verdict = guard.observe(1, f64::NAN, false);
         assert!(matches!(verdict, Verdict::RollBack { to_step: None, fraction: 0.125, .. }));
     }
 
     #[test]
     fn a_rollback_never_shortens_bsp() {
         let mut guard = Guard::new(CONFIG, 0.9).unwrap();
-        guard.observe(1, f64::NAN);
+        guard.observe(1, f64::NAN, false);
         assert_eq!(guard.fraction(), 0.9);
     }
 
@@ -260,7 +311,7 @@ mod tests {
             for step in 1..5000_u64 {
                 let trend = 0.05 + 2.3 / (1.0 + step as f64 / 200.0);
                 let loss = trend * (0.7 + 0.6 * random.f64());
-                let verdict = guard.observe(step, loss);
+                let verdict = guard.observe(step, loss, false);
                 assert!(!matches!(verdict, Verdict::RollBack { .. }), "{seed} {step}: {verdict:?}");
             }
         }
@@ -280,5 +331,27 @@ mod tests {
             assert!(Guard::new(config, 0.5).is_err(), "{config:?}");
         }
         assert!(Guard::new(CONFIG, f64::NAN).is_err());
+    }
+
+    #[test]
+    fn a_loss_that_stays_where_training_began_is_divergence_while_updates_may_be_missing() {
+        let stall = Some(Stall { patience: 3, progress: 0.1 });
+        let mut guard = Guard::new(GuardConfig { stall, ..CONFIG }, 0.0).unwrap();
+        // Under BSP a slow start is no fault.
+        assert!(takes_snapshot(&guard.observe(1, 2.0, false)));
+        assert!(matches!(guard.observe(2, 2.0, false), Verdict::Healthy { .. }));
+        assert_eq!(guard.observe(3, 1.95, true), Verdict::Suspect { spikes: 1 });
+        assert!(matches!(guard.observe(4, 1.7, true), Verdict::Healthy { .. }));
+        assert_eq!(guard.observe(5, 1.85, true), Verdict::Suspect { spikes: 1 });
+        assert_eq!(guard.observe(6, 1.85, true), Verdict::Suspect { spikes: 2 });
+        let Verdict::RollBack { to_step, fraction, reason } = guard.observe(7, 1.85, true) else {
+            panic!("no rollback");
+        };
+        assert_eq!((to_step, fraction), (Some(1), 0.125));
+        assert!(reason.contains("began, at 2.0000"), "{reason}");
+        for stall in [Stall { patience: 0, progress: 0.1 }, Stall { patience: 1, progress: 1.0 }] {
+            let error = Guard::new(GuardConfig { stall: Some(stall), ..CONFIG }, 0.0).unwrap_err();
+            assert!(error.to_string().contains("a stall's"), "{error}");
+        }
     }
 }

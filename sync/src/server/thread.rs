@@ -59,8 +59,8 @@ impl Drop for Server {
         let rank = self.communicator.rank();
         let mut message = Vec::new();
         wire::encode(Header::Stop, std::iter::repeat_n(0.0, self.shard_len), &mut message);
-        // Either fails only if the communicator did, which ends the thread as well.
-        let _ = self.communicator.start_send(message, rank, PUSH_TAG).map(Request::wait);
+        // Not waited for: a thread that has ended by itself receives no more.
+        drop(self.communicator.start_send(message, rank, PUSH_TAG));
         let _ = thread.join();
     }
 }
@@ -199,7 +199,18 @@ mod tests {
             } else {
                 assert_eq!(push(0, 1), Header::Stop);
             }
-            if world.rank() == 0 {
+            // That of rank 1 is broken too, by a worker that nobody else waits for; its thread has
+            // ended when it is dropped, with a message to itself that it will never take.
+            if world.rank() == 1 {
+                assert_eq!(push(1, 7), Header::Stop);
+                let start = Moment::now();
+                let mut message = Vec::new();
+                let header = Header::Push { worker: 1, clock: 8, version: 0, learning_rate: 1.0 };
+                wire::encode(header, [0.5; 3].into_iter(), &mut message);
+                drop(world.start_send(message, 1, PUSH_TAG).unwrap());
+                drop(server);
+                assert!(start.elapsed() < Duration::from_secs(10), "waits for its own deadline");
+            } else {
                 let error = server.collect().unwrap_err().to_string();
                 assert!(error.contains("push 1 of rank 1 came where push 0 is next"), "{error}");
             }

@@ -35,8 +35,7 @@ pub(super) struct Waits {
 #[derive(Debug)]
 pub(super) struct Exchange {
     urgent: Communicator,
-    /// Of models that reduce behind only.
-    /// Of both forms of OSP only.
+    /// Of models that exchange behind steps only: OSP and DiLoCo.
     background: Option<Communicator>,
     /// Of server models only.
     shards: Option<Shards>,

@@ -181,6 +181,7 @@ impl Session {
     /// Communication failed; the session is finished then.
     pub fn gather(&mut self, words: &[u64]) -> Result<Vec<u64>> {
         self.check_running()?;
+        self.announced.check_none()?;
         let outcome = self.exchange.gather(words);
         self.released = Moment::now();
         self.note(outcome)

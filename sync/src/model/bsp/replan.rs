@@ -102,6 +102,9 @@ impl Replan {
     pub(super) fn plan(&self, words: &[u64], sizes: &[u64]) -> Option<(Vec<usize>, Buckets)> {
         let tensors = sizes.len();
         let own = tensors + self.grown.len() + usize::from(self.whole.is_some());
+        if tensors == 0 {
+            return None;
+        }
         let ranks: Vec<&[u64]> = words.chunks_exact(own).collect();
         let column = |index: usize| ranks.iter().map(move |words| words[index]);
         let mut order: Vec<usize> = (0..tensors).rev().filter(|at| sizes[*at] > 0).collect();

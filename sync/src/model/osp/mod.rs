@@ -108,7 +108,6 @@ pub struct OspConfig {
 impl Default for OspConfig {
     fn default() -> Self {
         Self {
-            // Of 0.0, 0.3, 0.5 and 0.9, best in the hard setting of tests/accuracy.rs.
             budget: BudgetRule::LossDriven { smoothing: 0.3, rise: 0.1 },
             ceiling: Ceiling { umax: UmaxModel::Sharded, cap: 0.8, loss_rate: 0.0 },
             importance: Importance::Mean,

@@ -75,12 +75,9 @@ impl Drop for Service {
     /// Stops a server that was not collected: its rank gave up.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        if thread.is_finished() {
-            return;
-        }
         let (own, head) = (self.lanes.urgent.rank(), Head::Stop.encode().to_vec());
-        // Either fails only if the communicator did, which ends the thread as well.
-        let _ = self.lanes.urgent.start_send(head, own, HEAD_TAG).map(Request::wait);
+        // Not waited for: a thread that has ended by itself receives no more.
+        drop(self.lanes.urgent.start_send(head, own, HEAD_TAG));
         let _ = thread.join();
     }
 }
