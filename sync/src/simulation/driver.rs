@@ -237,7 +237,8 @@ impl<M: SyncModel> Simulation<M> {
         for (tensor, gradient) in rank.gradients.iter().enumerate().rev() {
             done += gradient.len();
             let time = begin + rank.compute_s * 2.0 / 3.0 * done as f64 / elements;
-            self.queue.push(time, Happening::Ready(index, tensor));
+            // Not after the end of the step, which rounding would allow.
+            self.queue.push(time.min(self.now + rank.compute_s), Happening::Ready(index, tensor));
         }
     }
 

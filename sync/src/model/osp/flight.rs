@@ -14,6 +14,22 @@ use std::ops::Range;
 use crate::model::ReduceId;
 use crate::optimiser::StepSize;
 
+/// Names of reductions per step: one of a drain ahead of it, those of RS, one of its ICS.
+const NAMES: u64 = 2 + MOST_PARTS;
+
+/// Parts of RS, at most.
+pub(super) const MOST_PARTS: u64 = 64;
+
+/// The name of what a drain reduces ahead of this step.
+pub(super) fn drain_id(step: u64) -> ReduceId {
+    NAMES * step
+}
+
+/// The name of the first part of this step's RS.
+pub(super) fn rs_id(step: u64) -> ReduceId {
+    drain_id(step) + 1
+}
+
 /// A reduction in the background.
 #[derive(Debug)]
 pub(super) struct Ics {
@@ -26,10 +42,9 @@ pub(super) struct Ics {
 }
 
 impl Ics {
-    /// The name of the reduction of this step. RS has the number before, and what a drain reduces
-    /// ahead of the step the one before that.
+    /// The name of the reduction of this step.
     pub(super) fn id_of(step: u64) -> ReduceId {
-        3 * step + 2
+        drain_id(step + 1) - 1
     }
 
     pub(super) fn id(&self) -> ReduceId {
@@ -42,6 +57,8 @@ impl Ics {
 pub(super) struct Part {
     /// Whether it is under way.
     pub(super) is_held: bool,
+    /// The step it was last sent in.
+    pub(super) sent_in: u64,
     /// Gradients in the carry.
     pub(super) carried: u64,
     /// Gradients in the reduction under way.
@@ -66,7 +83,7 @@ pub(super) struct Flights {
 impl Flights {
     pub(super) fn new(slices: usize, len: usize, span: u64) -> Self {
         let size = StepSize::new(0.0, 0);
-        let part = Part { is_held: false, carried: 0, sent: 0, shown: 0, size };
+        let part = Part { is_held: false, sent_in: 0, carried: 0, sent: 0, shown: 0, size };
         let len = if span > 1 { len } else { 0 };
         Self {
             queue: VecDeque::new(),
@@ -74,6 +91,11 @@ impl Flights {
             carry: vec![0.0; len],
             shown: vec![0.0; len],
         }
+    }
+
+    /// Whether a slice is under way and was sent in step `due` or later.
+    pub(super) fn is_held(&self, index: usize, due: u64) -> bool {
+        self.parts[index].is_held && self.parts[index].sent_in >= due
     }
 
     /// Adds a gradient to what is sent next.
@@ -118,10 +140,24 @@ impl Flights {
         carried
     }
 
-    /// Slice `index` is under way with `sent` gradients, of which the copy shows `shown`, the last.
-    pub(super) fn launch(&mut self, index: usize, sent: u64, size: StepSize) {
+    /// The same, into a place of the same length.
+    pub(super) fn write(
+        &self,
+        index: usize,
+        flat: Range<usize>,
+        gradient: &[f32],
+        place: &mut [f32],
+    ) {
+        place.copy_from_slice(gradient);
+        if self.parts[index].carried > 0 {
+            place.iter_mut().zip(&self.carry[flat]).for_each(|(g, sum)| *g += sum);
+        }
+    }
+
+    /// Slice `index` is under way with `sent` gradients since `step`; the copy shows none of them.
+    pub(super) fn launch(&mut self, index: usize, sent: u64, step: u64, size: StepSize) {
         let carried = self.parts[index].carried;
-        self.parts[index] = Part { is_held: true, carried, sent, shown: 0, size };
+        self.parts[index] = Part { is_held: true, sent_in: step, carried, sent, shown: 0, size };
     }
 
     /// Of the gradients under way, the copy shows this sum of `count`.

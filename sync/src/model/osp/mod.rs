@@ -41,6 +41,7 @@ mod flight;
 mod global;
 pub mod importance;
 pub(crate) mod measure;
+mod rs;
 mod stages;
 pub mod window;
 
@@ -54,10 +55,11 @@ use crate::layout::{ELEMENT_BYTES, Granularity, Layout};
 use crate::optimiser::{Optimiser, StepSize};
 use budget::{BudgetPolicy, BudgetRule, Ceiling, Decision, UmaxModel};
 use correction::Lgp;
-use flight::Flights;
+use flight::{Flights, MOST_PARTS};
 use global::Global;
 use importance::{Gib, Importance};
 use measure::Measurements;
+use rs::Rs;
 use window::Window;
 
 /// Which step a bitmap made from the gradients of step t splits.
@@ -99,6 +101,11 @@ pub struct OspConfig {
     pub span: u64,
     /// What remains of local steps at a merge.
     pub merge: IcsMerge,
+    /// In how many parts at most, up to 64, RS starts while the backward pass goes on, each as soon
+    /// as its gradients are there ([`Session::gradient_ready`](crate::Session::gradient_ready)).
+    /// The bitmap is then made before the pass, when the last ICS is under way: its slices are
+    /// ranked by the gradients before. 0: RS is one reduction after the pass.
+    pub rs_parts: u64,
     /// Tensors with fewer elements are never deferred: they would save no time.
     pub min_deferred_len: usize,
     /// The unit of importance.
@@ -116,6 +123,7 @@ impl Default for OspConfig {
             lgp: Lgp::Local,
             span: 1,
             merge: IcsMerge::Delta,
+            rs_parts: 4,
             min_deferred_len: 1024,
             granularity: Granularity::Slices { max_bytes: 16 * 1024 },
         }
@@ -148,6 +156,7 @@ impl OspConfig {
         require((0.0..1.0).contains(&loss_rate), "the loss rate lies in 0..1", loss_rate)?;
         require((1..=64).contains(&self.span), "the span lies in 1..=64", self.span)?;
         require(self.gib_every > 0, "gib_every is at least 1", self.gib_every)?;
+        require(self.rs_parts <= MOST_PARTS, "RS has at most 64 parts", self.rs_parts)?;
         if let Lgp::Ema { gamma, lambda } = self.lgp {
             require((0.0..1.0).contains(&gamma), "gamma lies in 0..1", gamma)?;
             require((0.0..=1.0).contains(&lambda), "lambda lies in 0..=1", lambda)?;
@@ -199,8 +208,9 @@ pub struct Osp {
     /// Where the round of [`Importance::RoundRobin`] is.
     cursor: usize,
     flights: Flights,
-    /// Sum of squares of what this rank gave to RS.
-    rs_squares: f64,
+    rs: Rs,
+    /// Whether the bitmap of the step at hand is made.
+    is_split: bool,
     /// Bytes that went into the last step's ICS.
     sent_bytes: u64,
     last_size: StepSize,
@@ -208,7 +218,7 @@ pub struct Osp {
     policy: Box<dyn BudgetPolicy>,
     decision: Decision,
     measurements: Measurements,
-    /// Room for the gradients of each stage, while none is under way.
+    /// Room for the gradients of a drain and of ICS, while none is under way.
     buffers: [Vec<f32>; 2],
     actions: VecDeque<Action>,
 }
@@ -242,7 +252,8 @@ impl Osp {
             upcoming: None,
             cursor: 0,
             flights,
-            rs_squares: 0.0,
+            rs: Rs::default(),
+            is_split: false,
             sent_bytes: 0,
             last_size: StepSize::new(0.0, 0),
             window: Window::default(),
@@ -332,13 +343,22 @@ impl SyncModel for Osp {
                 self.ended = ended;
                 self.begin_step(tensors);
             }
-            (_, Event::Reduced { data, timing, .. }) => self.handle_reduced(data, timing, tensors),
+            (Stage::Idle, Event::GradientReady { tensor, .. }) => {
+                self.begin_early(tensor, tensors.gradients[0]);
+            }
+            (_, Event::Reduced { id, data, timing }) => {
+                self.handle_reduced(id, data, timing, tensors);
+            }
             (stage, event) => panic!("OSP does not wait for '{}' in {stage:?}", event.name()),
         }
     }
 
     fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    fn overlaps(&self) -> bool {
+        self.config.rs_parts > 0
     }
 
     fn staleness(&self) -> u64 {

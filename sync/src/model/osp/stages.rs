@@ -4,17 +4,47 @@
 //! communicates: it queues actions. Called by [`Osp`]'s event handler.
 
 use super::correction::Guess;
-use super::flight::Ics;
+use super::flight::{Ics, drain_id, rs_id};
 use super::global::{Update, mean_of};
 use super::importance::{Gib, Importance, random_score, turn_score};
-use super::{Action, GibLag, IcsMerge, Lane, Osp, Stage, Tensors, Timing, check};
+use super::{Action, GibLag, IcsMerge, Lane, Osp, Stage, SyncModel, Tensors, Timing, check};
+use crate::model::ReduceId;
 use crate::optimiser::{StepSize, clip_scale, sum_of_squares};
 
 impl Osp {
+    /// Takes in a gradient during the backward pass.
+    pub(super) fn begin_early(&mut self, tensor: usize, gradient: &[f32]) {
+        self.begin_split();
+        self.rs.put(tensor, gradient, &self.layout, &self.flights);
+        self.rs.start(&mut self.actions);
+    }
+
+    /// Splits the step at hand, if that was not done.
+    fn begin_split(&mut self) {
+        if !std::mem::replace(&mut self.is_split, true) {
+            self.turn_gib();
+            let names = (rs_id(self.step), self.config.rs_parts.max(1));
+            self.rs.begin(&self.layout, &self.gib, names, self.policy.window().is_some());
+        }
+    }
+
+    /// Takes in all gradients that are not there yet.
+    fn put_rest(&mut self, tensors: &Tensors<'_, '_>) {
+        self.begin_split();
+        for (tensor, gradient) in tensors.gradients.iter().enumerate() {
+            if !self.rs.is_ready(tensor) {
+                self.rs.put(tensor, gradient, &self.layout, &self.flights);
+            }
+        }
+    }
+
     /// Waits for the ICS that this step may no longer go without, or goes on.
     pub(super) fn begin_step(&mut self, tensors: &mut Tensors<'_, '_>) {
-        let is_due = |ics: &Ics| ics.step + self.config.span <= self.step;
-        match self.flights.queue.front().filter(|ics| is_due(ics)) {
+        if self.overlaps() {
+            self.put_rest(tensors);
+            self.rs.start(&mut self.actions);
+        }
+        match self.flights.queue.front().filter(|ics| ics.step < self.due()) {
             Some(ics) => {
                 self.actions.push_back(Action::Wait { id: ics.id() });
                 self.stage = Stage::WaitingIcs;
@@ -41,19 +71,23 @@ impl Osp {
             self.buffers[0] = data;
             self.stage = Stage::Idle;
         } else {
-            self.actions.push_back(Action::Reduce { id: 3 * self.step, data });
+            self.actions.push_back(Action::Reduce { id: drain_id(self.step), data });
             self.stage = Stage::DrainingCarry;
         }
     }
 
     pub(super) fn handle_reduced(
         &mut self,
+        id: ReduceId,
         data: Vec<f32>,
         timing: Timing,
         tensors: &mut Tensors<'_, '_>,
     ) {
         let is_overlapped = matches!(self.stage, Stage::Draining | Stage::WaitingIcs);
-        self.measurements.transfer(data.len(), self.job.world_size, timing, is_overlapped);
+        // Of an RS that began in the backward pass, an end that nobody saw tells nothing.
+        if is_overlapped || !timing.blocked.is_zero() {
+            self.measurements.transfer(data.len(), self.job.world_size, timing, is_overlapped);
+        }
         match self.stage {
             Stage::Draining => {
                 self.merge_ics(data, Some(tensors));
@@ -68,7 +102,11 @@ impl Osp {
                 self.merge_ics(data, None);
                 self.begin_rs(tensors);
             }
-            Stage::WaitingRs => self.finish_rs(data, tensors),
+            Stage::WaitingRs => {
+                if self.rs.reduced(id, data) {
+                    self.finish_rs(tensors);
+                }
+            }
             stage => panic!("a reduction ended in stage {stage:?}"),
         }
     }
@@ -120,31 +158,21 @@ impl Osp {
         self.buffers[0] = data;
     }
 
-    /// Steps 2 and 3.
+    /// Steps 2 and 3, or what is left of them.
     fn begin_rs(&mut self, tensors: &mut Tensors<'_, '_>) {
-        self.turn_gib();
-        let mut data = std::mem::take(&mut self.buffers[0]);
-        data.clear();
-        for (index, slice) in self.layout.slices().iter().enumerate() {
-            if self.gib.is_important(index) {
-                let gradient = &tensors.gradients[slice.tensor][slice.within()];
-                self.flights.append(index, slice.flat(), gradient, &mut data);
-            }
-        }
-        self.rs_squares = self.squares(&data);
-        if data.is_empty() {
-            self.finish_rs(data, tensors);
-        } else {
-            self.actions.push_back(Action::Reduce { id: 3 * self.step + 1, data });
+        self.put_rest(tensors);
+        if self.rs.finish(&mut self.actions) {
             self.stage = Stage::WaitingRs;
+        } else {
+            self.finish_rs(tensors);
         }
     }
 
     /// The rest of step 3, and steps 4 and 5.
-    fn finish_rs(&mut self, data: Vec<f32>, tensors: &mut Tensors<'_, '_>) {
-        let size = self.step_size(&data);
+    fn finish_rs(&mut self, tensors: &mut Tensors<'_, '_>) {
+        self.is_split = false;
+        let size = self.step_size();
         let update = self.update(self.step, size);
-        let mut rest = data.as_slice();
         let mut deferred = std::mem::take(&mut self.buffers[1]);
         deferred.clear();
         let (mut sent, mut elements) = (Vec::new(), 0);
@@ -153,12 +181,10 @@ impl Osp {
             let target = &mut tensors.parameters[slice.tensor][slice.within()];
             let gradient = &tensors.gradients[slice.tensor][slice.within()];
             if self.gib.is_important(index) {
-                let (average, later) = rest.split_at(slice.len);
                 let count = self.flights.take_carry(index, slice.flat()) + 1;
                 elements += slice.len as u64 * count;
-                self.global.apply(index, slice.flat(), average, count, &update);
+                self.global.apply(index, slice.flat(), self.rs.average(index), count, &update);
                 target.copy_from_slice(&self.global.parameters[slice.flat()]);
-                rest = later;
             } else if self.flights.parts[index].is_held {
                 self.flights.carry(index, slice.flat(), gradient);
                 self.guess(index, &update, target);
@@ -167,8 +193,8 @@ impl Osp {
                 sent.push(index);
             }
         }
-        self.window.reduced(false, self.rs_squares, self.squares(&data), elements);
-        self.buffers[0] = data;
+        let mean_squares = self.rs.averages().map(|part| self.squares(part)).sum();
+        self.window.reduced(false, self.rs.squares(), mean_squares, elements);
         self.sent_bytes = size_of_val(deferred.as_slice()) as u64;
         if sent.is_empty() {
             self.buffers[1] = deferred;
@@ -201,7 +227,7 @@ impl Osp {
         let start = deferred.len();
         let count = self.flights.append(index, flat.clone(), gradient, deferred);
         self.flights.take_carry(index, flat.clone());
-        self.flights.launch(index, count, update.size);
+        self.flights.launch(index, count, update.step, update.size);
         if self.config.span == 1 {
             let before = self.global.before(flat, gradient);
             self.config.lgp.provisional(&update.job.optimiser, before, update.size, target);
@@ -260,6 +286,7 @@ impl Osp {
 
     /// Step 2: the bitmap of the step at hand.
     fn turn_gib(&mut self) {
+        let due = self.due();
         if self.decision.bytes == 0 {
             if self.gib.deferred_bytes() > 0 {
                 self.gib = Gib::all_important(self.layout.slices().len());
@@ -277,11 +304,17 @@ impl Osp {
                 }
             }
         }
-        // A slice under way cannot be reduced a second time.
-        self.gib.hold(&self.layout, |index| self.flights.parts[index].is_held);
+        // A slice that stays under way cannot be reduced a second time.
+        self.gib.hold(&self.layout, |index| self.flights.is_held(index, due));
+    }
+
+    /// What was sent in earlier steps than this one is merged in the step at hand.
+    fn due(&self) -> u64 {
+        (self.step + 1).saturating_sub(self.config.span)
     }
 
     fn select_gib(&mut self) -> Gib {
+        let due = self.due();
         let Self { layout, global, config, job, step, flights, .. } = self;
         let count = layout.slices().len();
         let (min_len, bytes) = (config.min_deferred_len, self.decision.bytes);
@@ -295,7 +328,7 @@ impl Osp {
             _ => global.scores.clone(),
         };
         let gib =
-            Gib::select_with(layout, &scores, min_len, bytes, |index| flights.parts[index].is_held);
+            Gib::select_with(layout, &scores, min_len, bytes, |index| flights.is_held(index, due));
         if config.importance == Importance::RoundRobin && count > 0 {
             let may_wait =
                 |index: &usize| layout.tensors()[layout.slices()[*index].tensor].len >= min_len;
@@ -307,18 +340,15 @@ impl Osp {
 
     /// How far this step goes, on important slices and later on deferred ones: a gradient is
     /// clipped by its norm where it is known, and by that of the step before where it is not yet.
-    fn step_size(&mut self, important: &[f32]) -> StepSize {
+    fn step_size(&mut self) -> StepSize {
         let mut size = StepSize::new(self.ended.learning_rate, self.global.updates + self.step);
         if self.job.clip_norm.is_some() {
-            let mut rest = important;
             let mut room = Vec::new();
-            for (index, slice) in self.layout.slices().iter().enumerate() {
+            for index in 0..self.layout.slices().len() {
                 if self.gib.is_important(index) {
-                    let (gradient, later) = rest.split_at(slice.len);
                     let count = self.flights.parts[index].carried + 1;
-                    let mean = mean_of(gradient, count, &mut room);
+                    let mean = mean_of(self.rs.average(index), count, &mut room);
                     self.global.squares[index] = sum_of_squares(mean);
-                    rest = later;
                 }
             }
             let norm = self.global.squares.iter().sum::<f64>().sqrt();

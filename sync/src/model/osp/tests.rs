@@ -58,6 +58,8 @@ fn variants(share: f64) -> Vec<OspConfig> {
     let mut all = vec![base];
     all.push(OspConfig { gib_lag: GibLag::Two, ..base });
     all.push(OspConfig { gib_every: 3, ..base });
+    all.extend([0, 1, 64].map(|rs_parts| OspConfig { rs_parts, ..base }));
+    all.push(OspConfig { gib_lag: GibLag::Two, rs_parts: 0, ..base });
     all.push(OspConfig { gib_every: 2, gib_lag: GibLag::Two, ..base });
     all.push(OspConfig { granularity: Granularity::Tensors, ..base });
     all.push(OspConfig { min_deferred_len: 10, ..base });
