@@ -5,6 +5,8 @@
 //! and nobody waits. Whoever sleeps inside the engine holds its lock; others ring its bell to get
 //! it.
 
+use super::slice::Short;
+use super::wait::{Pause, Spinning, Wait};
 use super::{Counters, Done, Engine, Launch};
 use crate::bell;
 use crate::time::now;
@@ -16,15 +18,11 @@ use std::time::Duration;
 use syncline_proto::fault::Fault;
 use syncline_proto::time::Instant;
 
-/// Spinning steps between yields: two ranks that the kernel has put on one core must not spin
-/// against each other for long.
-const YIELD_EVERY: u32 = 64;
-
 /// How a waiting thread waits before it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Patience {
-    /// Fruitless steps spent spinning.
-    pub(crate) spins: u32,
+    /// Most time spent spinning: what a sleep that ends at once costs, more or less.
+    pub(crate) spin_max: Duration,
     /// Then fruitless steps with a yield after each.
     pub(crate) yields: u32,
 }
@@ -34,9 +32,9 @@ impl Patience {
     pub(crate) fn for_local_ranks(ranks: u32) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         if ranks as usize <= cores {
-            Self { spins: 4000, yields: 8 }
+            Self { spin_max: Duration::from_micros(200), yields: 8 }
         } else {
-            Self { spins: 0, yields: 40 }
+            Self { spin_max: Duration::ZERO, yields: 40 }
         }
     }
 }
@@ -47,6 +45,7 @@ pub(crate) struct Driver {
     engine: Mutex<Engine>,
     bell: Arc<OwnedFd>,
     patience: Patience,
+    spinning: Spinning,
     /// Threads that want the lock while somebody may sleep with it.
     knocking: AtomicU32,
     /// Threads waiting for an operation's end.
@@ -65,6 +64,7 @@ impl Driver {
             bell: Arc::clone(engine.sleeper.bell()),
             engine: Mutex::new(engine),
             patience,
+            spinning: Spinning::new(patience.spin_max),
             knocking: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             ended: Condvar::new(),
@@ -171,24 +171,24 @@ impl Driver {
 
     /// Drives until one of `ends` is over or somebody else wants the engine.
     fn drive(&self, mut engine: MutexGuard<'_, Engine>, ends: &[&Arc<Done>]) {
-        let mut fruitless = 0;
-        let Patience { spins, yields } = self.patience;
+        let mut wait = Wait::default();
+        // From its first sleep on, so that waits that end soon do not pay for it.
+        let mut short = None;
         while !ends.iter().any(|done| done.is_over()) {
             if self.knocking.load(Ordering::Relaxed) > 0 {
                 break;
             }
             if engine.step() {
-                fruitless = 0;
+                self.spinning.learn(std::mem::take(&mut wait));
                 continue;
             }
-            fruitless += 1;
-            if fruitless <= spins && !fruitless.is_multiple_of(YIELD_EVERY) {
-                std::hint::spin_loop();
-            } else if fruitless <= spins + yields {
-                std::thread::yield_now();
-            } else {
-                engine.sleep();
-                fruitless = spins;
+            match wait.next(self.spinning.limit(), self.patience.yields) {
+                Pause::Spin => std::hint::spin_loop(),
+                Pause::Yield => std::thread::yield_now(),
+                Pause::Sleep => {
+                    short.get_or_insert_with(Short::new);
+                    engine.sleep();
+                }
             }
         }
         drop(engine);
@@ -248,7 +248,7 @@ impl Driver {
 
     /// The background thread.
     fn carry_on(&self) {
-        super::slice::shorten();
+        let _short = Short::new();
         while !self.closing.load(Ordering::SeqCst) {
             if self.waiting.load(Ordering::SeqCst) > 0 || self.knocking.load(Ordering::SeqCst) > 0 {
                 std::thread::park_timeout(Duration::from_millis(1));

@@ -11,6 +11,7 @@ mod faults;
 mod launch;
 mod sleeper;
 mod slice;
+mod wait;
 
 pub(crate) use done::Done;
 pub(crate) use driver::{Driver, Patience};
