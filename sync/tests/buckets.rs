@@ -27,7 +27,7 @@ fn config(model: ModelKind) -> SessionConfig {
 
 #[test]
 fn models_that_do_not_overlap_take_no_notice() {
-    for name in ["asp", "bsp", "osp"] {
+    for name in ["asp", "bsp", "local-sgd"] {
         let model = name.parse().unwrap();
         let found = threads(
             1,

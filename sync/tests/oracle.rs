@@ -34,6 +34,7 @@ fn config(oracle: &Value, lgp: Lgp) -> SessionConfig {
         lgp,
         granularity: Granularity::Tensors,
         min_deferred_len: 6,
+        rs_parts: 0,
         ..OspConfig::default()
     };
     let momentum = oracle["momentum"].as_f64().expect("a momentum") as f32;

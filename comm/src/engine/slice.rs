@@ -58,8 +58,7 @@ fn read() -> Option<SchedAttr> {
     let size = u32::try_from(size_of::<SchedAttr>()).expect("48 bytes");
     // SAFETY: `attr` lives until the call returns and has the `size` bytes that the call may write;
     // every pattern of bits is a value of it. pid 0 is the calling thread.
-    let result =
-        unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0_u32) };
+    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0_u32) };
     if result != 0 {
         tracing::debug!("no time slice is known: {}", std::io::Error::last_os_error());
     }

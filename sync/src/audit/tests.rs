@@ -122,6 +122,7 @@ fn osp(share: f64) -> ModelKind {
         budget: BudgetRule::fixed(share),
         min_deferred_len: 0,
         granularity: Granularity::Slices { max_bytes: 16 },
+        rs_parts: 0,
         ..OspConfig::default()
     })
 }

@@ -68,6 +68,7 @@ fn osp(share: f64) -> ModelKind {
         budget: BudgetRule::fixed(share),
         granularity: Granularity::Slices { max_bytes: 16 },
         min_deferred_len: 1,
+        rs_parts: 0,
         ..OspConfig::default()
     })
 }

@@ -15,6 +15,7 @@ pub(super) fn osp(share: f64) -> OspConfig {
         budget: BudgetRule::fixed(share),
         min_deferred_len: 0,
         granularity: Granularity::Slices { max_bytes: 16 },
+        rs_parts: 0,
         ..OspConfig::default()
     }
 }
@@ -58,8 +59,8 @@ fn variants(share: f64) -> Vec<OspConfig> {
     let mut all = vec![base];
     all.push(OspConfig { gib_lag: GibLag::Two, ..base });
     all.push(OspConfig { gib_every: 3, ..base });
-    all.extend([0, 1, 64].map(|rs_parts| OspConfig { rs_parts, ..base }));
-    all.push(OspConfig { gib_lag: GibLag::Two, rs_parts: 0, ..base });
+    all.extend([1, 2, 64].map(|rs_parts| OspConfig { rs_parts, ..base }));
+    all.push(OspConfig { gib_lag: GibLag::Two, rs_parts: 4, ..base });
     all.push(OspConfig { gib_every: 2, gib_lag: GibLag::Two, ..base });
     all.push(OspConfig { granularity: Granularity::Tensors, ..base });
     all.push(OspConfig { min_deferred_len: 10, ..base });
@@ -415,6 +416,86 @@ fn the_running_mean_is_of_averaged_gradients() {
     assert_eq!(osp.model(0).global.average, [[3.0; 4], [-3.0; 4]].concat());
     osp.drain().unwrap();
     assert_eq!(osp.model(1).global.average, [[10.25; 4], [-10.25; 4]].concat());
+}
+
+/// Whatever the order in which each rank announces its gradients, and whether it does.
+#[test]
+fn gradients_that_come_early_give_the_same_bits() {
+    for (parts, span) in [(1, 1), (2, 1), (64, 1), (3, 3)] {
+        let config = OspConfig { rs_parts: parts, span, ..osp(0.5) };
+        let mut random = fastrand::Rng::with_seed(21);
+        let start = random_list(&mut random);
+        let (mut plain, mut early) = (lockstep(config, 3, &start), lockstep(config, 3, &start));
+        let mut deferred = 0;
+        for _ in 0..20 {
+            let gradients: Vec<_> = (0..3).map(|_| random_list(&mut random)).collect();
+            let mut order = || {
+                let mut order: Vec<usize> = (0..LENS.len()).collect();
+                random.shuffle(&mut order);
+                order.truncate(random.usize(0..=LENS.len()));
+                order
+            };
+            let orders: Vec<_> = (0..3).map(|_| order()).collect();
+            plain.step(&gradients, 0.05).unwrap();
+            early.step_with_ready(&gradients, &orders, 0.05).unwrap();
+            for rank in 0..3 {
+                assert_eq!(bits(early.parameters(rank)), bits(plain.parameters(rank)));
+                assert_eq!(early.model(rank).gib(), plain.model(rank).gib());
+            }
+            deferred += early.model(0).traffic().deferred_bytes;
+        }
+        assert!(deferred > 0);
+        plain.drain().unwrap();
+        early.drain().unwrap();
+        assert_eq!(bits(early.parameters(0)), bits(plain.parameters(0)));
+    }
+}
+
+/// A part starts as soon as its last tensor is there, the first parts first.
+#[test]
+fn rs_starts_before_the_step_ends() {
+    // Lengths of the reductions that start when each tensor is announced, and at the step's end.
+    let starts = |rs_parts: u64, order: [usize; 3]| {
+        let start = random_list(&mut fastrand::Rng::with_seed(22));
+        let mut copy = start.clone();
+        let mut parameters: Vec<&mut [f32]> = copy.iter_mut().map(Vec::as_mut_slice).collect();
+        let config = OspConfig { rs_parts, ..osp(0.0) };
+        let session = session(ModelKind::Osp(config));
+        let specs: Vec<_> =
+            LENS.iter().map(|len| crate::layout::TensorSpec::new("t", *len)).collect();
+        let layout = Layout::new(&specs, config.granularity);
+        let memory = Memory::new(&session.optimiser, layout.len());
+        let mut osp = Osp::new(Job::new(0, 2, &session), config, layout, &parameters, memory);
+        let mut found = Vec::new();
+        let mut take = |osp: &mut Osp| {
+            let mut lens = Vec::new();
+            while let Some(action) = osp.poll_action() {
+                match action {
+                    Action::StartReduce { data, lane: Lane::Urgent, .. } => lens.push(data.len()),
+                    Action::Wait { .. } => {}
+                    action => panic!("{action:?}"),
+                }
+            }
+            found.push(lens);
+        };
+        for tensor in order {
+            let gradients = [&start[tensor][..]];
+            let mut tensors = Tensors { parameters: &mut [], gradients: &gradients };
+            let compute = Duration::ZERO;
+            osp.handle_event(Event::GradientReady { tensor, compute }, &mut tensors);
+            take(&mut osp);
+        }
+        let gradients: Vec<&[f32]> = start.iter().map(Vec::as_slice).collect();
+        let mut tensors = Tensors { parameters: &mut parameters, gradients: &gradients };
+        let ended = StepEnded { learning_rate: 0.1, loss: 0.0, compute: Duration::ZERO };
+        osp.handle_event(Event::StepEnded(ended), &mut tensors);
+        take(&mut osp);
+        found
+    };
+    assert_eq!(starts(64, [2, 1, 0]), [vec![22], vec![3], vec![37], vec![]]);
+    assert_eq!(starts(64, [0, 1, 2]), [vec![], vec![], vec![22, 3, 37], vec![]]);
+    assert_eq!(starts(2, [2, 1, 0]), [vec![], vec![], vec![62], vec![]], "22 + 3 are not a half");
+    assert_eq!(starts(3, [2, 1, 0]), [vec![22], vec![], vec![40], vec![]]);
 }
 
 #[test]

@@ -26,6 +26,7 @@ fn osp(share: f64) -> OspConfig {
         min_deferred_len: 0,
         granularity: Granularity::Slices { max_bytes: 16 },
         gib_lag: GibLag::Two,
+        rs_parts: 0,
         ..OspConfig::default()
     }
 }
