@@ -197,6 +197,7 @@ fn reference(share: f64, lgp: Lgp) -> OspConfig {
         lgp,
         granularity: Granularity::Tensors,
         min_deferred_len: 64,
+        rs_parts: 0,
         ..OspConfig::default()
     }
 }
@@ -229,6 +230,10 @@ fn variants(bounds: &[f64]) -> Vec<(String, OspConfig)> {
             let name = format!("span: {span} {merge:?}");
             all.push((name, OspConfig { span, merge, ..fixed(0.5) }));
         }
+    }
+    for span in [1, 2] {
+        let rs = OspConfig { rs_parts: 4, span, ..fixed(0.68) };
+        all.push((format!("rs: in the backward pass, span {span}"), rs));
     }
     for share in [0.25, 0.5] {
         all.push((format!("budget: fixed {share}"), fixed(share)));

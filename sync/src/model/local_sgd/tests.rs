@@ -46,6 +46,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 fn assert_near(found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len());
     for (found, expected) in found.iter().zip(expected) {
         assert!((found - expected).abs() < 1e-5, "{found} {expected}");
     }

@@ -15,7 +15,12 @@
 //! step t+1: ...
 //! ```
 //!
-//! Steps: two all_reduces. Bytes: S(G) as in BSP, of which only S(G^i) are exposed while ICS fits
+//! **RS inside the backward pass** ([`OspConfig::rs_parts`]; ours). Where the trainer tells of each
+//! gradient as it is ready, the bitmap of step t is chosen before the pass, and RS(t) starts in
+//! parts while it goes on. ICS(t-1) is then still under way, so that its slices are ranked by
+//! ICS(t-2); all else stays in the order above.
+//!
+//! Steps: two all_reduces, more with parts. Bytes: S(G) as in BSP, of which only S(G^i) are exposed while ICS fits
 //! into the computation. Source: arXiv 2306.16926. We depart from it in that there is no server:
 //! every rank keeps `w` and computes bitmap and budget itself; in slices smaller than a tensor
 //! ([`Granularity`]); in momentum; and in averaging with an all_reduce. What the paper leaves open
