@@ -5,7 +5,8 @@
 //!
 //! Spinning wins the time of a wake-up, if what is waited for comes soon; else it takes a core from
 //! those who compute, on this host or on its neighbours in the same machine. So the limit grows
-//! while sleeps turn out short and shrinks while they turn out long, as in Linux' haltpoll governor.
+//! while sleeps turn out short and shrinks while they turn out long, as Linux' haltpoll governor
+//! has it.
 
 use crate::time::now;
 use std::sync::atomic::{AtomicU64, Ordering};
