@@ -20,11 +20,11 @@
 //! parts while it goes on. ICS(t-1) is then still under way, so that its slices are ranked by
 //! ICS(t-2); all else stays in the order above.
 //!
-//! Steps: two all_reduces, more with parts. Bytes: S(G) as in BSP, of which only S(G^i) are exposed
-//! while ICS fits into the computation. Source: arXiv 2306.16926. We depart from it in that there is
-//! no server: every rank keeps `w` and computes bitmap and budget itself; in slices smaller than a
-//! tensor ([`Granularity`]); in momentum; and in averaging with an all_reduce. What the paper leaves
-//! open or we could not read is a field of [`OspConfig`].
+//! Steps: two all_reduces, more with parts. Bytes: S(G) as in BSP, of which only S(G^i) are
+//! exposed while ICS fits into the computation. Source: arXiv 2306.16926. We depart from it in that
+//! there is no server: every rank keeps `w` and computes bitmap and budget itself; in slices
+//! smaller than a tensor ([`Granularity`]); in momentum; and in averaging with an all_reduce. What
+//! the paper leaves open or we could not read is a field of [`OspConfig`].
 //!
 //! **An ICS that spans k steps** ([`OspConfig::span`]; ours). Whether a reduction has arrived is
 //! known to one rank only, so that does not count: ICS(t) is merged at the end of step t+k, before
