@@ -56,9 +56,7 @@ pub use config::{
     R2spConfig, ServerConfig, SessionConfig, SspConfig,
 };
 pub use error::{Error, Result};
-pub use gradient_sync::{
-    DeferConfig, GradientModel, GradientSync, GradientSyncConfig, SyncReport,
-};
+pub use gradient_sync::{DeferConfig, GradientModel, GradientSync, GradientSyncConfig, SyncReport};
 pub use layout::{Granularity, Layout, TensorSpec};
 pub use model::diloco::{FragmentCut, Merge};
 pub use model::osp::budget::{BudgetRule, Ceiling, Decision, Limit, UmaxModel};

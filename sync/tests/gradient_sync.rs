@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use syncline::comm::testing::threads;
 use syncline::{
-    Communicator, DeferConfig, Error, Granularity, GradientModel, GradientSync, GradientSyncConfig,
+    Communicator, DeferConfig, Error, GradientModel, GradientSync, GradientSyncConfig, Granularity,
     TensorSpec,
 };
 
@@ -153,7 +153,7 @@ const BATCH: usize = 8;
 fn regress(world: &Communicator, config: GradientSyncConfig) -> (f32, Vec<f32>) {
     let truth: Vec<f32> = (0..FEATURES).map(|x| (x as f32 / 8.0).sin()).collect();
     let mut random = fastrand::Rng::with_seed(u64::from(world.rank()));
-    let mut sample = |random: &mut fastrand::Rng| {
+    let sample = |random: &mut fastrand::Rng| {
         let x: Vec<f32> = (0..FEATURES).map(|_| random.f32() * 2.0 - 1.0).collect();
         let y: f32 = x.iter().zip(&truth).map(|(x, w)| x * w).sum::<f32>();
         (x, y + random.f32() * 0.2 - 0.1)
@@ -201,6 +201,8 @@ fn a_trainer_with_its_own_descent_comes_as_far_under_osp() {
         }
     }
     let bits = |weights: &[f32]| weights.iter().map(|w| w.to_bits()).collect::<Vec<_>>();
-    let same = |(a, b): (&(f32, Vec<f32>), &(f32, Vec<f32>))| bits(&a.1) == bits(&b.1);
-    assert!(found.iter().all(|rank| rank.iter().zip(&found[0]).all(same)));
+    for rank in &found {
+        let pairs = rank.iter().zip(&found[0]);
+        pairs.for_each(|((_, own), (_, first))| assert_eq!(bits(own), bits(first)));
+    }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use syncline::comm::testing::free_port;
 use syncline::{
     BudgetRule, Communicator, DsspConfig, Error, GradientModel, GradientSync, GradientSyncConfig,
-    Granularity, ModelKind, OspConfig,
-    OspServerConfig, Session, SessionConfig, SspConfig, TensorSpec,
+    Granularity, ModelKind, OspConfig, OspServerConfig, Session, SessionConfig, SspConfig,
+    TensorSpec,
 };
 
 const RANKS: u32 = 3;

@@ -114,7 +114,8 @@ fn after_a_drain_each_rank_was_given_the_sum_of_all_averages() {
 #[test]
 fn each_step_gives_what_the_split_says() {
     let mut world = World::new(1.0, 8);
-    let gradients = |step: u64| -> Vec<_> { (0..RANKS as u64).map(|r| list(50 * r + step)).collect() };
+    let gradients =
+        |step: u64| -> Vec<_> { (0..RANKS as u64).map(|r| list(50 * r + step)).collect() };
     let average_of = |step| {
         let flat: Vec<Vec<f32>> = gradients(step).iter().map(|own| own.concat()).collect();
         average(&flat)

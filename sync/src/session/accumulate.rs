@@ -141,7 +141,7 @@ mod tests {
             let last: [&[f32]; 3] = [&[77.0], &[], &[4.0, 0.0]];
             let means = accumulated.fold_all(&last);
             assert_eq!(means[0], [(scale + 2.0 + 9.0) / 3.0]);
-            assert_eq!(means[1], []);
+            assert!(means[1].is_empty());
             assert_eq!(means[2], [(-scale + 3.0 + 4.0) / 3.0, 3.0]);
             assert_eq!(accumulated.mean_loss(1.0), (scale + 4.0 + 1.0) / 3.0);
             accumulated.clear();
