@@ -147,7 +147,7 @@ fn each_step_gives_what_the_split_says() {
 /// A slice whose average is large becomes important, and is given what it is owed with it.
 #[test]
 fn what_was_deferred_may_be_important_next() {
-    let mut world = World::new(0.5, 0);
+    let mut world = World::new(0.7, 0);
     let mut constant = |large: usize, rank: usize| {
         let mut all = vec![LENS.map(|len| vec![0.0; len]).to_vec(); RANKS];
         for (number, own) in all.iter_mut().enumerate() {
