@@ -124,7 +124,7 @@ fn train(
 /// Synchronises gradients, most of them deferred, and drains. Ends at `place`, if any.
 fn synchronise(world: &Communicator, place: &str) -> syncline::Result<String> {
     let specs = [TensorSpec::new("all", LEN)];
-    let config = GradientSyncConfig { model: GradientModel::osp(0.7) };
+    let config = GradientSyncConfig { model: GradientModel::osp(0.7), check_every: 5 };
     let mut sync = GradientSync::new(world, &specs, config)?;
     let mut gradient = vec![0.0; LEN];
     for step in 0..30 {

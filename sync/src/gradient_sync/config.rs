@@ -8,10 +8,20 @@ use crate::error::Result;
 use crate::layout::{ELEMENT_BYTES, Granularity};
 
 /// Settings of a [`super::GradientSync`], the same on every rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradientSyncConfig {
     /// Which gradients a call waits for.
     pub model: GradientModel,
+    /// Steps from one comparison of what all ranks must have alike (averages, importance, bitmap)
+    /// to the next; 0 for none. A comparison reads the important averages once and exchanges
+    /// 8 bytes.
+    pub check_every: u64,
+}
+
+impl Default for GradientSyncConfig {
+    fn default() -> Self {
+        Self { model: GradientModel::Bsp, check_every: 100 }
+    }
 }
 
 /// Which gradients a call waits for.

@@ -14,6 +14,7 @@
 //! own gradients of what is under way, is the sum of the averages of all steps so far.
 
 use crate::layout::Layout;
+use crate::model::check::Fingerprint;
 use crate::model::osp::importance::{Gib, mean_magnitude};
 
 use super::config::DeferConfig;
@@ -67,6 +68,23 @@ impl Deferral {
     pub(super) fn bytes(&self) -> (u64, u64) {
         let deferred = self.gib.deferred_bytes();
         (self.layout.bytes() - deferred, deferred)
+    }
+
+    /// Of what all ranks must have alike after `step`, in which `average` is of the important
+    /// gradients.
+    pub(super) fn fingerprint(&self, step: u64, average: &[f32]) -> u64 {
+        let mut print = Fingerprint::new(step);
+        self.gib.flags().iter().for_each(|flag| print.word(u64::from(*flag)));
+        print.floats(&self.scores);
+        print.floats(average);
+        print.value()
+    }
+
+    /// Makes the first score one that no other rank has, and keeps it.
+    #[cfg(test)]
+    pub(super) fn break_score(&mut self) {
+        self.budget = 0;
+        self.scores[0] += 1.0;
     }
 
     /// Takes in the average of what was deferred.

@@ -15,7 +15,8 @@ use syncline_comm::{Class, Communicator, ReduceOp, Request};
 use crate::clock::Moment;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, TensorSpec};
-use crate::session::agree::{agree, check_lengths};
+use crate::model::check;
+use crate::session::agree::{agree, check_lengths, gather};
 pub use config::{DeferConfig, GradientModel, GradientSyncConfig};
 use deferral::Deferral;
 
@@ -29,7 +30,8 @@ use deferral::Deferral;
 /// let mut weights = vec![0.5_f32; 1000];
 /// world.broadcast(&mut weights, 0)?; // all ranks start from the same parameters
 /// let specs = [TensorSpec::new("weights", weights.len())];
-/// let config = GradientSyncConfig { model: GradientModel::osp(0.5) };
+/// let config =
+///     GradientSyncConfig { model: GradientModel::osp(0.5), ..GradientSyncConfig::default() };
 /// let mut sync = GradientSync::new(&world, &specs, config)?;
 /// let descend = |weights: &mut [f32], gradient: &[f32]| {
 ///     weights.iter_mut().zip(gradient).for_each(|(w, g)| *w -= 0.1 * g);
@@ -85,6 +87,7 @@ pub struct GradientSync {
     /// Of OSP only.
     background: Option<Communicator>,
     deferral: Deferral,
+    check_every: u64,
     /// The average of what the last step deferred.
     started: Option<Request<f32>>,
     step: u64,
@@ -101,12 +104,14 @@ pub struct SyncReport {
     pub step: u64,
     /// The whole call: exposed communication, packing and arithmetic.
     pub total: Duration,
-    /// The time in which this rank waited for communication: the sum of the next two.
+    /// The time in which this rank waited for communication: the sum of the next three.
     pub exposed: Duration,
     /// In averaging important gradients.
     pub rs: Duration,
     /// For what was left of averaging the deferred ones of the step before.
     pub ics_wait: Duration,
+    /// In comparing ranks.
+    pub check_wait: Duration,
     /// Bytes of gradient that the call waited for.
     pub bytes_important: u64,
     /// Bytes of gradient that are averaged during the next step.
@@ -140,6 +145,7 @@ impl GradientSync {
             urgent,
             background,
             deferral: Deferral::new(layout, &defer),
+            check_every: config.check_every,
             started: None,
             step: 0,
             buffers: Default::default(),
@@ -151,7 +157,8 @@ impl GradientSync {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a length differs from the tensors bound; nothing was sent
-    /// then. After any other error `gradients` are unspecified and this is finished.
+    /// then. [`Error::ReplicasDiffer`] if a comparison fails. After any error but the first,
+    /// `gradients` are unspecified and this is finished.
     pub fn synchronise(&mut self, gradients: &mut [&mut [f32]]) -> Result<SyncReport> {
         self.check("gradients", gradients)?;
         let outcome = self.exchange(gradients);
@@ -231,13 +238,15 @@ impl GradientSync {
         }
         self.deferral.finish(important, gradients);
         self.step += 1;
+        let check_wait = self.compare()?;
         let (bytes_important, bytes_deferred) = self.deferral.bytes();
         Ok(SyncReport {
             step: self.step,
             total: start.elapsed(),
-            exposed: rs + ics_wait,
+            exposed: rs + ics_wait + check_wait,
             rs,
             ics_wait,
+            check_wait,
             bytes_important,
             bytes_deferred,
         })
@@ -252,6 +261,17 @@ impl GradientSync {
         self.deferral.merge(&average);
         self.buffers[1] = average;
         Ok(waited)
+    }
+
+    /// Compares what all ranks must have alike, if that is due; how long that took.
+    fn compare(&self) -> Result<Duration> {
+        if self.check_every == 0 || !self.step.is_multiple_of(self.check_every) {
+            return Ok(Duration::ZERO);
+        }
+        let print = self.deferral.fingerprint(self.step, &self.buffers[0]);
+        let start = Moment::now();
+        let prints = gather(&self.urgent, &[print])?;
+        check::compare(self.step, &prints).map_or_else(|| Ok(start.elapsed()), Err)
     }
 
     fn average(&mut self, parameters: &mut [&mut [f32]]) -> Result<()> {

@@ -1,7 +1,10 @@
 //! The split of gradients over several ranks, with exact averages in memory.
 
+use super::GradientSync;
 use super::config::{DeferConfig, GradientModel, GradientSyncConfig};
 use super::deferral::Deferral;
+use crate::comm::testing::threads;
+use crate::error::Error;
 use crate::layout::{Granularity, Layout, TensorSpec};
 
 const LENS: [usize; 4] = [40, 3, 0, 21];
@@ -168,7 +171,7 @@ fn what_was_deferred_may_be_important_next() {
 
 #[test]
 fn settings_that_cannot_work_are_named() {
-    let check = |model| GradientSyncConfig { model }.validate();
+    let check = |model| GradientSyncConfig { model, check_every: 0 }.validate();
     check(GradientModel::Bsp).expect("valid");
     check(GradientModel::osp(1.0)).expect("valid");
     for share in [-0.1, 1.1, f64::NAN] {
@@ -178,4 +181,30 @@ fn settings_that_cannot_work_are_named() {
     let granularity = Granularity::Slices { max_bytes: 3 };
     let error = check(GradientModel::Osp(DeferConfig { granularity, ..DeferConfig::new(0.5) }));
     assert!(error.expect_err("no slice").to_string().contains("one element"));
+}
+
+/// What the broken memory of one rank does to a score, no exchange would notice for long.
+#[test]
+fn ranks_that_weigh_a_slice_differently_are_found() {
+    let specs = LENS.map(|len| TensorSpec::new("t", len));
+    let config = GradientSyncConfig { model: GradientModel::osp(0.5), check_every: 2 };
+    let errors = threads(
+        3,
+        |_| {},
+        |world| {
+            let mut sync = GradientSync::new(&world, &specs, config).expect("started");
+            let mut gradients = list(u64::from(world.rank()));
+            sync.synchronise(&mut views(&mut gradients)).expect("a step");
+            sync.synchronise(&mut views(&mut gradients)).expect("a good check");
+            sync.synchronise(&mut views(&mut gradients)).expect("a step");
+            if world.rank() == 1 {
+                sync.deferral.break_score();
+            }
+            sync.synchronise(&mut views(&mut gradients)).expect_err("another score")
+        },
+    );
+    for error in errors {
+        let Error::ReplicasDiffer { step, ranks } = &error else { panic!("{error}") };
+        assert_eq!((*step, ranks.as_slice()), (4, &[1][..]));
+    }
 }

@@ -63,7 +63,8 @@ fn hash(text: &str) -> u64 {
     print.value()
 }
 
-fn gather(communicator: &Communicator, words: &[u64]) -> Result<Vec<u64>> {
+/// What all ranks give, in order of ranks.
+pub(crate) fn gather(communicator: &Communicator, words: &[u64]) -> Result<Vec<u64>> {
     let mut all = vec![0; words.len() * communicator.world_size() as usize];
     communicator.all_gather(words, &mut all)?;
     Ok(all)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use syncline_comm::{Class, Communicator, ReduceOp, Request};
 
-use super::agree::differ;
+use super::agree::{self, differ};
 use super::shards::{ShardState, Shards};
 use super::stages::Stages;
 use crate::clock::Moment;
@@ -265,9 +265,7 @@ impl Exchange {
     }
 
     pub(super) fn gather(&self, words: &[u64]) -> Result<Vec<u64>> {
-        let mut all = vec![0; words.len() * self.urgent.world_size() as usize];
-        self.urgent.all_gather(words, &mut all)?;
-        Ok(all)
+        agree::gather(&self.urgent, words)
     }
 
     /// A step is made of so many micro-batches.
