@@ -36,7 +36,7 @@ pub struct SessionConfig {
     /// Fixes whatever the model draws at random.
     pub seed: u64,
     /// Steps from one comparison of all replicas to the next; 0 for none. A comparison reads the
-    /// parameters once and exchanges 8 bytes.
+    /// parameters once and exchanges 16 bytes.
     pub check_every: u64,
     /// Whether the model runs under audit ([`crate::audit`]): it fails where it breaks a rule.
     pub audits: bool,

@@ -10,8 +10,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// What went wrong.
 ///
-/// After any error but [`Self::Config`] and [`Self::InvalidArgument`] the session is finished:
-/// ranks may be at different places, and parameters half written.
+/// After any error but [`Self::Config`] and [`Self::InvalidArgument`] the session (or
+/// [`crate::GradientSync`]) is finished: ranks may be at different places, and parameters half
+/// written.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,12 +28,13 @@ pub enum Error {
         /// Which.
         why: String,
     },
-    /// This call's tensors are not the session's; nothing was sent.
+    /// This call's tensors are not the session's, or it may not come now; nothing was sent.
     InvalidArgument {
         /// What differs.
         reason: String,
     },
-    /// Ranks did not call [`crate::Session::new`] with the same tensors and settings.
+    /// Ranks did not start with the same tensors and settings, or gave their steps unequal numbers
+    /// of micro-batches.
     JobMismatch {
         /// What differs.
         what: String,
@@ -63,11 +65,11 @@ impl fmt::Display for Error {
             Self::Communication(error) => error.fmt(f),
             Self::Config { reason } => write!(f, "sync settings: {reason}"),
             Self::Finished { why } => write!(f, "the session is finished: {why}"),
-            Self::InvalidArgument { reason } => write!(f, "not this session's tensors: {reason}"),
+            Self::InvalidArgument { reason } => write!(f, "invalid argument: {reason}"),
             Self::JobMismatch { what, ranks } => write!(
                 f,
                 "ranks disagree: {what} of ranks {ranks:?} differs from that of the others; \
-                 all must start the session with equal tensors and settings"
+                 all must have equal tensors, settings and numbers of micro-batches"
             ),
             Self::Protocol { reason } => write!(f, "sync protocol broken: {reason}"),
             Self::ReplicasDiffer { step, ranks } => write!(

@@ -16,6 +16,9 @@
 //! | [`ModelKind::R2sp`] | its turn at the parameter server | a server's link is what is slow |
 //! | [`ModelKind::Gba`] | its own round trip | the same as ASP, with the global batch of BSP |
 //!
+//! A trainer that owns its optimiser takes averaged gradients from a [`GradientSync`] instead, under
+//! BSP or OSP.
+//!
 //! - **Numbers.** Each step returns a [`StepReport`]; [`RunStats`] makes means and tails of them.
 //! - **Agreement.** What the ranks agree on has the same bits on every rank; every so many steps
 //!   they compare it ([`SessionConfig::check_every`]).
@@ -33,6 +36,7 @@ mod clock;
 pub mod config;
 pub mod control;
 mod error;
+mod gradient_sync;
 pub mod layout;
 pub mod lockstep;
 #[cfg(feature = "prometheus")]
@@ -52,6 +56,7 @@ pub use config::{
     R2spConfig, ServerConfig, SessionConfig, SspConfig,
 };
 pub use error::{Error, Result};
+pub use gradient_sync::{DeferConfig, GradientModel, GradientSync, GradientSyncConfig, SyncReport};
 pub use layout::{Granularity, Layout, TensorSpec};
 pub use model::diloco::{FragmentCut, Merge};
 pub use model::osp::budget::{BudgetRule, Ceiling, Decision, Limit, UmaxModel};

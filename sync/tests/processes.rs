@@ -7,14 +7,17 @@ use std::time::{Duration, Instant};
 
 use syncline::comm::testing::free_port;
 use syncline::{
-    BudgetRule, Communicator, DsspConfig, Error, Granularity, ModelKind, OspConfig,
-    OspServerConfig, Session, SessionConfig, SspConfig, TensorSpec,
+    BudgetRule, Communicator, DsspConfig, Error, GradientModel, GradientSync, GradientSyncConfig,
+    Granularity, ModelKind, OspConfig, OspServerConfig, Session, SessionConfig, SspConfig,
+    TensorSpec,
 };
 
 const RANKS: u32 = 3;
 const LEN: usize = 5000;
 const MODELS: [&str; 11] =
     ["asp", "bsp", "ddp", "diloco", "dssp", "gba", "local-sgd", "osp", "osp-ps", "r2sp", "ssp"];
+/// In place of a model: ranks that synchronise gradients.
+const GRADIENTS: &str = "gradients";
 /// Names the model, in a child only.
 const MODEL: &str = "SYNCLINE_TEST_MODEL";
 /// Says which rank ends without a word, and where: "1 step", "1 switch", "1 drain", "1 hold"; in a
@@ -49,7 +52,11 @@ fn rank() {
     let crash = std::env::var(CRASH).unwrap_or_default();
     let place = crash.strip_prefix(&format!("{} ", world.rank())).unwrap_or_default();
     let is_held = crash.ends_with(" hold");
-    match train(&world, &config(&name), place, is_held) {
+    let outcome = match name.as_str() {
+        GRADIENTS => synchronise(&world, place),
+        name => train(&world, &config(name), place, is_held),
+    };
+    match outcome {
         Ok(end) => println!("\nend {end}"),
         Err(Error::Communication(error)) => println!("\nend {:?}", error.kind()),
         Err(error) => panic!("{error}"),
@@ -114,6 +121,31 @@ fn train(
     Ok(format!("{bits:x} deferred {deferred}"))
 }
 
+/// Synchronises gradients, most of them deferred, and drains. Ends at `place`, if any.
+fn synchronise(world: &Communicator, place: &str) -> syncline::Result<String> {
+    let specs = [TensorSpec::new("all", LEN)];
+    let config = GradientSyncConfig { model: GradientModel::osp(0.7), check_every: 5 };
+    let mut sync = GradientSync::new(world, &specs, config)?;
+    let mut gradient = vec![0.0; LEN];
+    for step in 0..30 {
+        if step == 17 && place == "step" {
+            std::process::exit(0);
+        }
+        gradient.fill(world.rank() as f32);
+        if let Err(error) = sync.synchronise(&mut [&mut gradient]) {
+            let after = sync.drain(&mut [&mut gradient]);
+            assert!(matches!(after, Err(Error::Finished { .. })), "{after:?}");
+            return Err(error);
+        }
+    }
+    if place == "drain" {
+        std::process::exit(0);
+    }
+    sync.drain(&mut [&mut gradient])?;
+    sync.resynchronise(&mut [&mut gradient])?;
+    Ok("all".to_owned())
+}
+
 fn start(name: &str, rank: u32, port: u16, crash: &str) -> Child {
     Command::new(std::env::current_exe().expect("this binary"))
         .args(["--ignored", "--exact", "rank", "--nocapture"])
@@ -174,5 +206,14 @@ fn a_rank_that_ends_is_a_lost_peer_to_all_others() {
             let ends = run(name, &format!("1 {place}"));
             assert_eq!(ends, ["end PeerLost", "none", "end PeerLost"], "{name}, {place}");
         }
+    }
+}
+
+#[test]
+fn a_rank_that_ends_is_lost_to_those_that_synchronise_gradients() {
+    assert_eq!(run(GRADIENTS, ""), ["end all"; 3]);
+    for place in ["step", "drain"] {
+        let ends = run(GRADIENTS, &format!("1 {place}"));
+        assert_eq!(ends, ["end PeerLost", "none", "end PeerLost"], "{place}");
     }
 }

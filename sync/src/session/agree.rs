@@ -1,15 +1,17 @@
 //! What all ranks must have alike before they may go on: tensors and settings.
 //!
-//! Owns the comparison, by hashes. Called by the session, at its start and at each switch.
+//! Owns the comparison, by hashes. Called by sessions and by `GradientSync`, at their start and at
+//! each switch.
+
+use std::fmt::Debug;
 
 use syncline_comm::Communicator;
 
-use crate::config::SessionConfig;
 use crate::error::{Error, Result};
 use crate::layout::TensorSpec;
 use crate::model::check::{self, Fingerprint};
 
-pub(super) fn check_lengths(
+pub(crate) fn check_lengths(
     what: &str,
     tensors: &[TensorSpec],
     lens: impl ExactSizeIterator<Item = usize>,
@@ -32,10 +34,10 @@ pub(super) fn check_length(what: &str, spec: &TensorSpec, len: usize) -> Result<
 }
 
 /// Makes sure that all ranks start alike.
-pub(super) fn agree(
+pub(crate) fn agree(
     communicator: &Communicator,
     tensors: &[TensorSpec],
-    config: &SessionConfig,
+    config: &impl Debug,
 ) -> Result<()> {
     let counts = gather(communicator, &[tensors.len() as u64])?;
     differ(&counts, format!("the number of tensors ({} here)", tensors.len()))?;
@@ -61,13 +63,14 @@ fn hash(text: &str) -> u64 {
     print.value()
 }
 
-fn gather(communicator: &Communicator, words: &[u64]) -> Result<Vec<u64>> {
+/// What all ranks give, in order of ranks.
+pub(crate) fn gather(communicator: &Communicator, words: &[u64]) -> Result<Vec<u64>> {
     let mut all = vec![0; words.len() * communicator.world_size() as usize];
     communicator.all_gather(words, &mut all)?;
     Ok(all)
 }
 
-fn differ(words: &[u64], what: String) -> Result<()> {
+pub(super) fn differ(words: &[u64], what: String) -> Result<()> {
     let ranks = check::disagreeing(words);
     if ranks.is_empty() { Ok(()) } else { Err(Error::JobMismatch { what, ranks }) }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use syncline_comm::{Class, Communicator, ReduceOp, Request};
 
+use super::agree::{self, differ};
 use super::shards::{ShardState, Shards};
 use super::stages::Stages;
 use crate::clock::Moment;
@@ -46,6 +47,8 @@ pub(super) struct Exchange {
     started: BTreeMap<ReduceId, Started>,
     /// Of the reductions started so far.
     started_bytes: u64,
+    /// Micro-batches of this rank under the model that runs now; none where ranks may differ.
+    micro_batches: Option<u64>,
 }
 
 /// A reduction under way.
@@ -71,6 +74,7 @@ impl Exchange {
             shards: None,
             started: BTreeMap::new(),
             started_bytes: 0,
+            micro_batches: None,
             stages: None,
         };
         exchange.configure(config, layout, parameters, memory)?;
@@ -87,6 +91,7 @@ impl Exchange {
         memory: &Memory,
     ) -> Result<()> {
         debug_assert!(self.started.is_empty(), "a drain before");
+        self.micro_batches = config.model.server().is_none().then_some(0);
         if let Some(Shards { communicator, .. }) = self.shards.take() {
             self.spare = Some(communicator);
         }
@@ -204,7 +209,7 @@ impl Exchange {
             }
             Action::Fail(error) => Err(error),
             Action::Gather { words } => {
-                let words = self.gather(&words)?;
+                let words = self.gather_alike(&words)?;
                 waits.gather += start.elapsed();
                 Ok(Some(Event::Gathered { words }))
             }
@@ -260,9 +265,24 @@ impl Exchange {
     }
 
     pub(super) fn gather(&self, words: &[u64]) -> Result<Vec<u64>> {
-        let mut all = vec![0; words.len() * self.urgent.world_size() as usize];
-        self.urgent.all_gather(words, &mut all)?;
-        Ok(all)
+        agree::gather(&self.urgent, words)
+    }
+
+    /// A step is made of so many micro-batches.
+    pub(super) fn count_micro_batches(&mut self, count: u64) {
+        if let Some(sum) = &mut self.micro_batches {
+            *sum += count;
+        }
+    }
+
+    /// As [`Self::gather`], of ranks that must have counted equally many micro-batches.
+    pub(super) fn gather_alike(&self, words: &[u64]) -> Result<Vec<u64>> {
+        let Some(own) = self.micro_batches else { return self.gather(words) };
+        let all = self.gather(&[words, &[own]].concat())?;
+        let each = || all.chunks_exact(words.len() + 1);
+        let counts: Vec<u64> = each().map(|rank| rank[words.len()]).collect();
+        differ(&counts, format!("the number of micro-batches ({own} here)"))?;
+        Ok(each().flat_map(|rank| &rank[..words.len()]).copied().collect())
     }
 
     /// Stops this rank's server when all workers are done, and brings all shards together.

@@ -4,7 +4,8 @@
 //! right communicator, and measures what that cost. Never decides what is exchanged. Called by
 //! trainers.
 
-mod agree;
+mod accumulate;
+pub(crate) mod agree;
 mod exchange;
 mod overlap;
 mod shards;
@@ -24,6 +25,7 @@ use crate::model::osp::budget::Decision;
 use crate::model::{self, Event, Job, Memory, StepEnded, SyncModel, Tensors};
 use crate::report::{RunStats, StepReport};
 use crate::server::audit::AuditReport;
+use accumulate::Accumulated;
 use agree::{agree, check_lengths};
 use exchange::{Exchange, Waits};
 use overlap::Announced;
@@ -64,6 +66,8 @@ pub struct Session {
     tensors: Vec<TensorSpec>,
     /// Gradients of the step to come that are ready.
     announced: Announced,
+    /// Micro-batches of the step to come.
+    accumulated: Accumulated,
     step: u64,
     /// When the trainer was last let go on.
     released: Moment,
@@ -109,6 +113,7 @@ impl Session {
             exchange,
             tensors: tensors.to_vec(),
             announced: Announced::new(tensors.len()),
+            accumulated: Accumulated::default(),
             step: 0,
             released: Moment::now(),
             stats: RunStats::default(),
@@ -118,7 +123,8 @@ impl Session {
 
     /// Ends a step: exchanges `gradients`, and leaves in `parameters` what the next step shall
     /// compute with. `learning_rate` must be the same on every rank; `loss` is this rank's own.
-    /// Gradients that [`Self::gradient_ready`] was told of count as they were then.
+    /// Gradients that [`Self::gradient_ready`] was told of count as they were then. After
+    /// [`Self::accumulate`], the means of all micro-batches count, with this one as the last.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a length differs from the session's tensors; nothing was sent
@@ -134,8 +140,14 @@ impl Session {
         let start = Moment::now();
         self.check_tensors(parameters)?;
         check_lengths("gradients", &self.tensors, gradients.iter().map(|tensor| tensor.len()))?;
+        let mut accumulated = std::mem::take(&mut self.accumulated);
+        self.exchange.count_micro_batches(accumulated.micro_batches() + 1);
+        let loss = accumulated.mean_loss(loss);
         let event = Event::StepEnded(StepEnded { learning_rate, loss, compute });
-        let waits = self.drive(event, &mut Tensors { parameters, gradients })?;
+        let gradients = accumulated.fold_all(gradients);
+        let waits = self.drive(event, &mut Tensors { parameters, gradients: &gradients })?;
+        accumulated.clear();
+        self.accumulated = accumulated;
         let bytes_overlapped = self.announced.take();
         self.step += 1;
         let traffic = self.model.traffic();
@@ -168,7 +180,7 @@ impl Session {
     /// As [`Self::step`].
     pub fn end_epoch(&mut self, mean_loss: f32) -> Result<&Decision> {
         self.check_running()?;
-        self.announced.check_none()?;
+        self.check_between_steps()?;
         let event = Event::EpochEnded { mean_loss: f64::from(mean_loss) };
         self.drive(event, &mut Tensors { parameters: &mut [], gradients: &[] })?;
         self.released = Moment::now();
@@ -182,7 +194,7 @@ impl Session {
     /// As [`Self::step`].
     pub fn drain(&mut self, parameters: &mut [&mut [f32]]) -> Result<()> {
         self.check_tensors(parameters)?;
-        self.announced.check_none()?;
+        self.check_between_steps()?;
         self.drive(Event::Drain, &mut Tensors { parameters, gradients: &[] })?;
         self.released = Moment::now();
         Ok(())
@@ -197,7 +209,7 @@ impl Session {
         // Not of the step: with a server, ranks may have made different numbers of them.
         let mut print = Fingerprint::new(0);
         parameters.iter().for_each(|tensor| print.floats(tensor));
-        let prints = self.exchange.gather(&[print.value()]);
+        let prints = self.exchange.gather_alike(&[print.value()]);
         let outcome = prints
             .and_then(|prints| check::compare(self.step, &prints).map_or_else(|| Ok(()), Err));
         self.finished = Some("finish was called".to_owned());

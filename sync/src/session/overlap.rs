@@ -47,7 +47,9 @@ impl Session {
     /// both: what is reduced together, and in which order, follows from the settings alone. Models
     /// that do not overlap with the backward pass take no notice.
     ///
-    /// Between the first call and the end of the step, only these two may be called.
+    /// Between the first call and the end of the step, only these two may be called. Of several
+    /// micro-batches ([`Self::accumulate`]), this tells gradients of the last one; what is reduced
+    /// is the mean of all.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a tensor that the session does not have, another length, or a
@@ -66,12 +68,15 @@ impl Session {
             let name = &self.tensors[tensor].name;
             return invalid(format!("the gradient of '{name}' is ready twice in one step"));
         }
+        let mut accumulated = std::mem::take(&mut self.accumulated);
+        let gradient = accumulated.fold(tensor, gradient);
         if self.model.overlaps() {
             let before = self.exchange.started_bytes();
             let event = Event::GradientReady { tensor, compute };
             self.drive(event, &mut Tensors { parameters: &mut [], gradients: &[gradient] })?;
             self.announced.bytes += self.exchange.started_bytes() - before;
         }
+        self.accumulated = accumulated;
         Ok(())
     }
 }

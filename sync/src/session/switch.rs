@@ -119,7 +119,7 @@ impl Session {
         parameters: &mut [&mut [f32]],
     ) -> Result<SwitchReport> {
         self.check_tensors(parameters)?;
-        self.announced.check_none()?;
+        self.check_between_steps()?;
         let config = self.config_for(target.into())?;
         let outcome = self.commit(&config, None, parameters);
         self.note(outcome)
@@ -132,7 +132,7 @@ impl Session {
     /// As [`Self::switch_to`].
     pub fn snapshot(&mut self, parameters: &mut [&mut [f32]]) -> Result<Snapshot> {
         self.check_tensors(parameters)?;
-        self.announced.check_none()?;
+        self.check_between_steps()?;
         let outcome = self.rest(parameters).and_then(|memory| {
             let flat = flat(parameters);
             let snapshot = Snapshot { parameters: flat, memory: memory.clone() };
@@ -156,7 +156,7 @@ impl Session {
         parameters: &mut [&mut [f32]],
     ) -> Result<SwitchReport> {
         self.check_tensors(parameters)?;
-        self.announced.check_none()?;
+        self.check_between_steps()?;
         let config = self.config_for(target.into())?;
         let len: usize = parameters.iter().map(|tensor| tensor.len()).sum();
         let has_second = !snapshot.memory.moments.second.is_empty();
@@ -181,7 +181,7 @@ impl Session {
     /// Communication failed; the session is finished then.
     pub fn gather(&mut self, words: &[u64]) -> Result<Vec<u64>> {
         self.check_running()?;
-        self.announced.check_none()?;
+        self.check_between_steps()?;
         let outcome = self.exchange.gather(words);
         self.released = Moment::now();
         self.note(outcome)

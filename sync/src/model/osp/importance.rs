@@ -136,6 +136,18 @@ impl Importance {
     }
 }
 
+/// Mean of the absolute values: the importance of a slice whose parameters are not known. In a
+/// fixed order, as scores are.
+pub(crate) fn mean_magnitude(gradient: &[f32]) -> f32 {
+    let mut lanes = [0.0_f32; LANES];
+    let (whole, rest) = gradient.as_chunks::<LANES>();
+    for chunk in whole {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, g)| *lane += g.abs());
+    }
+    let rest: f32 = rest.iter().map(|g| g.abs()).sum();
+    (lanes.iter().sum::<f32>() + rest) / gradient.len().max(1) as f32
+}
+
 /// A number in 0..1 that `seed`, step and slice fix.
 pub fn random_score(seed: u64, step: u64, slice: usize) -> f32 {
     let mut state = seed ^ step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -190,6 +202,16 @@ mod tests {
         assert_eq!(Importance::Sum.score(&w, &g), 8.0);
         assert_eq!(Importance::Mean.score(&w, &g), 2.0);
         assert_eq!(Importance::Signed.score(&w, &g), 2.0);
+    }
+
+    #[test]
+    fn magnitudes_of_all_lengths_have_no_gap() {
+        assert_eq!(mean_magnitude(&[]), 0.0);
+        for len in 1..50_usize {
+            let numbers: Vec<f32> = (0..len).map(|x| -(x as f32)).collect();
+            let sum = (len * (len - 1) / 2) as f32;
+            assert_eq!(mean_magnitude(&numbers), sum / len as f32);
+        }
     }
 
     #[test]
