@@ -157,13 +157,13 @@ fn nothing_else_may_come_before_the_step_ends_and_nothing_is_lost() {
     );
 }
 
-/// Two steps with checks every two; rank 1 accumulates once more than the others in the first.
+/// Two steps; rank 1 accumulates once more than the others in the first, and they in the second.
 fn train_unequally(world: &Communicator, model: ModelKind) -> Result<(), Error> {
     let mut parameters = LENS.map(|len| vec![0.5; len]);
     let mut lent = parameters.each_mut().map(Vec::as_mut_slice);
     let mut session = Session::new(world, &specs(), &mut lent, &config(model))?;
     for step in 0..2 {
-        for _ in 0..1 + u32::from(step == 0 && world.rank() == 1) {
+        for _ in 0..1 + u32::from((step == 0) == (world.rank() == 1)) {
             session.accumulate(&lend(&gradients(world.rank(), step)), 1.0)?;
         }
         session.step(&mut lent, &lend(&gradients(world.rank(), step)), 0.1, 1.0)?;

@@ -72,7 +72,7 @@ use deferral::Deferral;
 ///   train, and after a drain that is applied, by rounding. A rate that changes weighs a correction
 ///   by the rate of the step after.
 /// - With momentum, what a correction that comes a step late leaves behind fades as the momentum
-///   does, instead of at once: replicas differ a little after a drain as well. So with weight decay.
+///   does, not at once: replicas differ a little after a drain as well. So with weight decay.
 /// - Adam, clipping of what was given, or skipped steps are not linear: replicas drift apart. Call
 ///   [`Self::resynchronise`] after a drain, for the parameters and for the optimiser's moments,
 ///   before checkpoints and every so many steps. Ranks that decide by a gradient (to skip a step,
@@ -166,8 +166,8 @@ impl GradientSync {
     }
 
     /// Makes of `gradients`, whatever they hold, what this rank still lacks of the averages of all
-    /// steps: zero but where the last step deferred. For the trainer to apply, before an evaluation,
-    /// say; nothing is under way then. Steps may follow.
+    /// steps: zero but where the last step deferred. For the trainer to apply, before an
+    /// evaluation, say; nothing is under way then. Steps may follow.
     ///
     /// It belongs to the last step: an optimiser with momentum that takes it for a step of its own
     /// moves on by the momentum, too.

@@ -100,8 +100,9 @@ impl Session {
     /// the last call of this. Until the step ends, nothing else may be called.
     ///
     /// All ranks give a step equally many micro-batches, or else the average would be one of
-    /// unequal shares. Numbers that differ are found at the next exchange of words between ranks,
-    /// at the latest in [`Self::finish`]. Models with a server are free in this as in their steps.
+    /// unequal shares. Numbers that differ are found at the next comparison of replicas, or
+    /// earlier; at the latest in a switch or in [`Self::finish`]. Models with a server are free in
+    /// this as in their steps.
     ///
     /// The first call takes memory for one copy of the gradients, which the session keeps.
     ///

@@ -15,6 +15,7 @@ use crate::clock::Moment;
 use crate::config::{ModelKind, SessionConfig};
 use crate::error::Result;
 use crate::layout::{ELEMENT_BYTES, Layout};
+use crate::model::check::Fingerprint;
 use crate::model::{Action, Event, Job, Lane, Memory, ReduceId, SyncModel, Tensors, Timing};
 use crate::optimiser::{Moments, Optimiser};
 use crate::server::audit::AuditReport;
@@ -47,8 +48,9 @@ pub(super) struct Exchange {
     started: BTreeMap<ReduceId, Started>,
     /// Of the reductions started so far.
     started_bytes: u64,
-    /// Micro-batches of this rank under the model that runs now; none where ranks may differ.
-    micro_batches: Option<u64>,
+    /// Of the micro-batches in each step of this rank under the model that runs now; none where
+    /// ranks may differ.
+    micro_batches: Option<Fingerprint>,
 }
 
 /// A reduction under way.
@@ -91,7 +93,7 @@ impl Exchange {
         memory: &Memory,
     ) -> Result<()> {
         debug_assert!(self.started.is_empty(), "a drain before");
-        self.micro_batches = config.model.server().is_none().then_some(0);
+        self.micro_batches = config.model.server().is_none().then(|| Fingerprint::new(0));
         if let Some(Shards { communicator, .. }) = self.shards.take() {
             self.spare = Some(communicator);
         }
@@ -270,18 +272,19 @@ impl Exchange {
 
     /// A step is made of so many micro-batches.
     pub(super) fn count_micro_batches(&mut self, count: u64) {
-        if let Some(sum) = &mut self.micro_batches {
-            *sum += count;
+        if let Some(print) = &mut self.micro_batches {
+            print.word(count);
         }
     }
 
-    /// As [`Self::gather`], of ranks that must have counted equally many micro-batches.
+    /// As [`Self::gather`], of ranks that must have counted equally many micro-batches in each
+    /// step.
     pub(super) fn gather_alike(&self, words: &[u64]) -> Result<Vec<u64>> {
-        let Some(own) = self.micro_batches else { return self.gather(words) };
-        let all = self.gather(&[words, &[own]].concat())?;
+        let Some(print) = self.micro_batches else { return self.gather(words) };
+        let all = self.gather(&[words, &[print.value()]].concat())?;
         let each = || all.chunks_exact(words.len() + 1);
-        let counts: Vec<u64> = each().map(|rank| rank[words.len()]).collect();
-        differ(&counts, format!("the number of micro-batches ({own} here)"))?;
+        let prints: Vec<u64> = each().map(|rank| rank[words.len()]).collect();
+        differ(&prints, "the number of micro-batches in some step".to_owned())?;
         Ok(each().flat_map(|rank| &rank[..words.len()]).copied().collect())
     }
 
