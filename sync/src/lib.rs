@@ -16,8 +16,8 @@
 //! | [`ModelKind::R2sp`] | its turn at the parameter server | a server's link is what is slow |
 //! | [`ModelKind::Gba`] | its own round trip | the same as ASP, with the global batch of BSP |
 //!
-//! A trainer that owns its optimiser takes averaged gradients from a [`GradientSync`] instead, under
-//! BSP or OSP.
+//! A trainer that owns its optimiser takes averaged gradients from a [`GradientSync`] instead,
+//! under BSP or OSP.
 //!
 //! - **Numbers.** Each step returns a [`StepReport`]; [`RunStats`] makes means and tails of them.
 //! - **Agreement.** What the ranks agree on has the same bits on every rank; every so many steps

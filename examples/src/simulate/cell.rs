@@ -92,6 +92,9 @@ fn stand_in_config(kind: ModelKind, seed: u64) -> (SessionConfig, u64) {
                 budget: BudgetRule::LossDriven { smoothing: 0.0, rise: 0.1 },
                 min_deferred_len: 1,
                 granularity: Granularity::Slices { max_bytes: SLICE_LEN * size_of::<f32>() },
+                // Where in the backward pass important gradients come depends on the network: RS
+                // starts after it, which is the worst case.
+                rs_parts: 0,
                 ..osp
             };
             (ModelKind::Osp(osp), OSP_WARMUP_EPOCHS)
