@@ -63,9 +63,9 @@ impl Rs {
         let count = layout.tensors().len();
         (self.base, self.next, self.reduced) = (base, 0, 0);
         self.squares = measures_squares.then_some(0.0);
-        self.is_ready = vec![false; count];
-        self.tensors = vec![None; count];
-        self.places = vec![None; layout.slices().len()];
+        refill(&mut self.is_ready, count, false);
+        refill(&mut self.tensors, count, None);
+        refill(&mut self.places, layout.slices().len(), None);
         // A part that is closed has at least its share, so that there are never more than `most`.
         let elements = (layout.bytes() - gib.deferred_bytes()) / ELEMENT_BYTES as u64;
         let cap = usize::try_from(elements.div_ceil(most)).unwrap_or(usize::MAX);
@@ -77,8 +77,7 @@ impl Rs {
             let important = (first..end).filter(|index| gib.is_important(*index));
             for index in important {
                 if !is_open {
-                    let mut data = self.spare.pop().unwrap_or_default();
-                    data.clear();
+                    let data = self.spare.pop().unwrap_or_default();
                     self.parts.push(Part { len: 0, data, missing: 0 });
                     is_open = true;
                 }
@@ -95,6 +94,7 @@ impl Rs {
             end = first;
             is_open &= self.parts.last().is_some_and(|part| part.len < cap);
         }
+        // What is in it is overwritten whole before it is sent.
         self.parts.iter_mut().for_each(|part| part.data.resize(part.len, 0.0));
     }
 
@@ -181,4 +181,10 @@ impl Rs {
         let (number, place) = self.places[index].clone().expect("an important slice");
         &self.parts[number].data[place]
     }
+}
+
+/// Makes `list` so many copies of `value`, in the room that it has.
+fn refill<T: Clone>(list: &mut Vec<T>, len: usize, value: T) {
+    list.clear();
+    list.resize(len, value);
 }

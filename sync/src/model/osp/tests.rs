@@ -37,12 +37,15 @@ pub(super) fn lockstep(
     let session = session(ModelKind::Osp(config));
     session.validate().unwrap();
     Lockstep::with_models(&session, world_size, parameters, |job, tensors| {
-        let specs: Vec<_> =
-            LENS.iter().map(|len| crate::layout::TensorSpec::new("t", *len)).collect();
-        let layout = Layout::new(&specs, config.granularity);
-        let memory = Memory::new(&job.optimiser, layout.len());
-        Osp::new(job, config, layout, tensors, memory)
+        model(job, config, tensors)
     })
+}
+
+fn model(job: Job, config: OspConfig, parameters: &[&mut [f32]]) -> Osp {
+    let specs: Vec<_> = LENS.iter().map(|len| crate::layout::TensorSpec::new("t", *len)).collect();
+    let layout = Layout::new(&specs, config.granularity);
+    let memory = Memory::new(&job.optimiser, layout.len());
+    Osp::new(job, config, layout, parameters, memory)
 }
 
 pub(super) fn bits(list: &TensorList) -> Vec<u32> {
@@ -461,11 +464,7 @@ fn rs_starts_before_the_step_ends() {
         let mut parameters: Vec<&mut [f32]> = copy.iter_mut().map(Vec::as_mut_slice).collect();
         let config = OspConfig { rs_parts, ..osp(0.0) };
         let session = session(ModelKind::Osp(config));
-        let specs: Vec<_> =
-            LENS.iter().map(|len| crate::layout::TensorSpec::new("t", *len)).collect();
-        let layout = Layout::new(&specs, config.granularity);
-        let memory = Memory::new(&session.optimiser, layout.len());
-        let mut osp = Osp::new(Job::new(0, 2, &session), config, layout, &parameters, memory);
+        let mut osp = model(Job::new(0, 2, &session), config, &parameters);
         let mut found = Vec::new();
         let mut take = |osp: &mut Osp| {
             let mut lens = Vec::new();
