@@ -109,8 +109,8 @@ pub struct OspConfig {
     /// In how many parts at most, up to 64, RS starts while the backward pass goes on, each as soon
     /// as its gradients are there ([`Session::gradient_ready`](crate::Session::gradient_ready)).
     /// The bitmap is then made before the pass, when the last ICS is under way: its slices are
-    /// ranked by the gradients before. 0: RS is one reduction after the pass, as it always is in the
-    /// form with servers.
+    /// ranked by the gradients before. 0: RS is one reduction after the pass, as it always is with
+    /// servers.
     pub rs_parts: u64,
     /// Tensors with fewer elements are never deferred: they would save no time.
     pub min_deferred_len: usize,
