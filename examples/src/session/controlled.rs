@@ -203,6 +203,9 @@ impl Controlled {
     ) {
         let members = self.group.as_ref().map_or(self.spec.ranks, |group| group.count());
         let own = &mut self.own;
+        if own.steps == 0 {
+            own.first_loss = f64::from(loss);
+        }
         own.steps += 1;
         own.computed_steps += 1;
         own.compute += compute;

@@ -21,7 +21,7 @@
 use super::decision::{Action, Decision};
 use super::plan::runs_apart;
 use super::settings::{ControlConfig, Stragglers, Timing};
-use super::window::{RankReport, mean_loss, norms};
+use super::window::{RankReport, mean_first_loss, mean_loss, norms};
 use crate::config::ModelKind;
 use crate::error::{Error, Result};
 use crate::policy::configuration::Workload;
@@ -127,6 +127,7 @@ impl Controller {
         let loss = mean_loss(&reports);
         let mut takes_snapshot = false;
         if let Some(guard) = &mut self.guard {
+            guard.begin(mean_first_loss(&reports));
             match guard.observe(place.step, loss, runs_apart(&self.model)) {
                 Verdict::GiveUp { reason } => {
                     let decision = Decision::new(Action::GiveUp, reason).with("loss", loss);

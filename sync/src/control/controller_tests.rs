@@ -49,6 +49,7 @@ fn words(ms: [u64; 4], loss: f64) -> Vec<u64> {
         computed_steps: 5,
         compute: Duration::from_millis(5 * ms),
         loss_sum: 5.0 * loss,
+        first_loss: loss,
         is_finite: loss.is_finite(),
         sketch: Sketch::default(),
     };
@@ -93,6 +94,7 @@ fn noise_relaxes_the_phase_without_a_search() {
                 computed_steps: 1,
                 compute: Duration::from_millis(1),
                 loss_sum: 1.0,
+                first_loss: 1.0,
                 is_finite: true,
                 sketch: Sketch::of(&[&gradient], 1),
             }

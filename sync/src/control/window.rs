@@ -16,8 +16,8 @@ use crate::model::osp::importance::mix;
 
 /// Buckets of a sketch.
 pub const SKETCH_LEN: usize = 64;
-/// Words of a report: five, and two buckets in each of the others.
-pub const WORDS: usize = 5 + SKETCH_LEN / 2;
+/// Words of a report: six, and two buckets in each of the others.
+pub const WORDS: usize = 6 + SKETCH_LEN / 2;
 
 /// A gradient, reduced to a few sums.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,6 +58,8 @@ pub struct RankReport {
     pub compute: Duration,
     /// Sum of its losses over the former.
     pub loss_sum: f64,
+    /// The first of them.
+    pub first_loss: f64,
     /// Whether all of them were finite numbers.
     pub is_finite: bool,
     /// Its last gradient.
@@ -74,6 +76,7 @@ impl RankReport {
             compute_ns,
             self.loss_sum.to_bits(),
             u64::from(self.is_finite),
+            self.first_loss.to_bits(),
         ];
         words.extend(
             self.sketch
@@ -88,7 +91,7 @@ impl RankReport {
 
     fn from_words(words: &[u64; WORDS]) -> Self {
         let mut sketch = [0.0; SKETCH_LEN];
-        for ([low, high], word) in sketch.as_chunks_mut::<2>().0.iter_mut().zip(&words[5..]) {
+        for ([low, high], word) in sketch.as_chunks_mut::<2>().0.iter_mut().zip(&words[6..]) {
             *low = f32::from_bits(*word as u32);
             *high = f32::from_bits((*word >> 32) as u32);
         }
@@ -98,6 +101,7 @@ impl RankReport {
             compute: Duration::from_nanos(words[2]),
             loss_sum: f64::from_bits(words[3]),
             is_finite: words[4] != 0,
+            first_loss: f64::from_bits(words[5]),
             sketch: Sketch(sketch),
         }
     }
@@ -121,6 +125,14 @@ impl RankReport {
         let samples = self.computed_steps as f64 * f64::from(batch);
         (seconds > 0.0 && samples > 0.0).then(|| samples / seconds)
     }
+}
+
+/// Mean over all ranks that trained of the loss of the window's first step; NaN if there is none.
+pub(super) fn mean_first_loss(reports: &[RankReport]) -> f64 {
+    let trained = reports.iter().filter(|report| report.steps > 0);
+    let (sum, count) =
+        trained.fold((0.0, 0.0), |(sum, count), report| (sum + report.first_loss, count + 1.0));
+    sum / count
 }
 
 /// Mean loss over all steps of all ranks; NaN if any of them was not finite, or there are none.
@@ -164,6 +176,7 @@ mod tests {
             computed_steps: 8,
             compute: Duration::from_nanos(123_456_789),
             loss_sum: -0.1,
+            first_loss: 0.3,
             is_finite: true,
             sketch: Sketch::of(&[&[1.0, -2.5], &[3.0e-20]], 9),
         };
@@ -185,6 +198,9 @@ mod tests {
         };
         let mut all = [report(1, 5.0), report(3, 3.0), RankReport::default()];
         assert_eq!(mean_loss(&all), 2.0);
+        (all[0].first_loss, all[1].first_loss, all[2].first_loss) = (1.0, 4.0, 9.0);
+        assert_eq!(mean_first_loss(&all), 2.5, "of those that trained");
+        assert!(mean_first_loss(&[]).is_nan());
         all[0].is_finite = false;
         assert!(mean_loss(&all).is_nan() && mean_loss(&[]).is_nan());
     }

@@ -33,14 +33,18 @@ pub struct GuardConfig {
     pub stall: Option<Stall>,
 }
 
-/// A loss that is where training began: what is left of a network whose units have died, and no
-/// spike.
+/// A loss near where training began that does not fall, or lies above it: what is left of a network
+/// whose units have died is no spike, and may even be a little below the loss of the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stall {
     /// Such losses in a row that mean divergence, at least 1.
     pub patience: u32,
-    /// Share of the first loss by which a loss is below it at least, from 0 to below 1.
+    /// Share of the first loss by which a loss that is no longer near it is below it at least, from
+    /// 0 to below 1.
     pub progress: f64,
+    /// Share of the lowest loss so far by which one that falls is below that at least, from 0 to
+    /// below 1.
+    pub fall: f64,
 }
 
 impl Default for GuardConfig {
@@ -53,7 +57,7 @@ impl Default for GuardConfig {
             least_fraction: 0.0625,
             most_fraction: 1.0,
             max_rollbacks: 5,
-            stall: Some(Stall { patience: 3, progress: 0.02 }),
+            stall: Some(Stall { patience: 3, progress: 0.25, fall: 0.02 }),
         }
     }
 }
@@ -80,7 +84,7 @@ pub enum Verdict {
         /// Why, with the numbers.
         reason: Cow<'static, str>,
     },
-    /// Go on, and keep no snapshot: the loss is a spike, or where training began.
+    /// Go on, and keep no snapshot: the loss is a spike, or near where training began.
     Suspect {
         /// Such losses in a row.
         spikes: u32,
@@ -96,7 +100,9 @@ pub struct Guard {
     spikes: u32,
     /// The first loss.
     first: Option<f64>,
-    /// Losses in a row that are no lower, while updates may be missing.
+    /// The lowest loss since the last rollback.
+    lowest: f64,
+    /// Losses in a row that stalled, while updates may be missing.
     stalled: u32,
     rollbacks: u32,
     /// The last snapshot's step, and the average at it.
@@ -121,10 +127,11 @@ impl Guard {
         require(most <= 1.0, "the most is at most 1", most)?;
         require((0.0..=1.0).contains(&fraction), "a share lies in 0..=1", fraction)?;
         let average = LossAverage::new(smoothing);
-        if let Some(Stall { patience, progress }) = config.stall {
+        if let Some(Stall { patience, progress, fall }) = config.stall {
             require(patience > 0, "a stall's patience is at least 1", patience)?;
             let rule = "a stall's progress lies in 0..1";
             require((0.0..1.0).contains(&progress), rule, progress)?;
+            require((0.0..1.0).contains(&fall), "a stall's fall lies in 0..1", fall)?;
         }
         Ok(Self {
             config,
@@ -132,6 +139,7 @@ impl Guard {
             average,
             spikes: 0,
             first: None,
+            lowest: f64::INFINITY,
             stalled: 0,
             rollbacks: 0,
             snapshot: None,
@@ -141,6 +149,15 @@ impl Guard {
     /// Share of the job under BSP, as it is now.
     pub fn fraction(&self) -> f64 {
         self.fraction
+    }
+
+    /// Takes in the loss before the job's first update; without this, the first loss observed is
+    /// taken for it, which may be one that has diverged already. Calls after the first, and losses
+    /// that are no number, change nothing.
+    pub fn begin(&mut self, loss: f64) {
+        if loss.is_finite() {
+            self.first.get_or_insert(loss);
+        }
     }
 
     /// Takes in the loss of a step, which the job made while updates may have been missing
@@ -164,18 +181,21 @@ impl Guard {
         }
         self.spikes = 0;
         let first = *self.first.get_or_insert(loss);
-        if let Some(Stall { patience, progress }) = self.config.stall.filter(|_| is_relaxed) {
-            if loss <= first * (1.0 - progress) {
-                self.stalled = 0;
-            } else {
-                self.stalled += 1;
-                if self.stalled < patience {
-                    return Verdict::Suspect { spikes: self.stalled };
-                }
+        let lowest = self.lowest;
+        self.lowest = lowest.min(loss);
+        let stall = self.config.stall.filter(|_| is_relaxed);
+        if let Some(Stall { patience, progress, fall }) = stall {
+            let falls = loss <= first && loss < lowest * (1.0 - fall);
+            let is_near = loss > first * (1.0 - progress);
+            self.stalled = if is_near && !falls { self.stalled + 1 } else { 0 };
+            if self.stalled >= patience {
                 return self.diverged(format!(
-                    "{patience} losses in a row, the last {loss:.4} at step {step}, are where \
-                     training began, at {first:.4}"
+                    "{patience} losses in a row, the last {loss:.4} at step {step}, do not fall \
+                     from where training began, at {first:.4}"
                 ));
+            }
+            if is_near {
+                return Verdict::Suspect { spikes: self.stalled };
             }
         }
         self.average.add(loss);
@@ -190,6 +210,7 @@ impl Guard {
     fn diverged(&mut self, reason: String) -> Verdict {
         self.spikes = 0;
         self.stalled = 0;
+        self.lowest = f64::INFINITY;
         if self.rollbacks >= self.config.max_rollbacks {
             let rollbacks = self.rollbacks;
             return Verdict::GiveUp {
@@ -335,21 +356,43 @@ mod tests {
 
     #[test]
     fn a_loss_that_stays_where_training_began_is_divergence_while_updates_may_be_missing() {
-        let stall = Some(Stall { patience: 3, progress: 0.1 });
+        let stall = Some(Stall { patience: 3, progress: 0.25, fall: 0.02 });
         let mut guard = Guard::new(GuardConfig { stall, ..CONFIG }, 0.0).unwrap();
+        guard.begin(2.0);
         // Under BSP a slow start is no fault.
-        assert!(takes_snapshot(&guard.observe(1, 2.0, false)));
-        assert!(matches!(guard.observe(2, 2.0, false), Verdict::Healthy { .. }));
-        assert_eq!(guard.observe(3, 1.95, true), Verdict::Suspect { spikes: 1 });
-        assert!(matches!(guard.observe(4, 1.7, true), Verdict::Healthy { .. }));
-        assert_eq!(guard.observe(5, 1.85, true), Verdict::Suspect { spikes: 1 });
-        assert_eq!(guard.observe(6, 1.85, true), Verdict::Suspect { spikes: 2 });
-        let Verdict::RollBack { to_step, fraction, reason } = guard.observe(7, 1.85, true) else {
+        assert!(takes_snapshot(&guard.observe(1, 2.1, false)));
+        assert!(matches!(guard.observe(2, 2.1, false), Verdict::Healthy { .. }));
+        // A loss that falls is none, however slowly; nor is one that has fallen and stays there.
+        for (step, loss) in [(3, 1.95), (4, 1.9), (5, 1.85), (6, 1.8)] {
+            assert_eq!(guard.observe(step, loss, true), Verdict::Suspect { spikes: 0 });
+        }
+        assert!(matches!(guard.observe(7, 1.4, true), Verdict::Healthy { .. }));
+        assert!(matches!(guard.observe(8, 1.49, true), Verdict::Healthy { .. }));
+        assert_eq!(guard.observe(9, 1.6, true), Verdict::Suspect { spikes: 1 });
+        assert_eq!(guard.observe(10, 1.6, true), Verdict::Suspect { spikes: 2 });
+        let Verdict::RollBack { to_step, fraction, reason } = guard.observe(11, 1.6, true) else {
             panic!("no rollback");
         };
         assert_eq!((to_step, fraction), (Some(1), 0.125));
         assert!(reason.contains("began, at 2.0000"), "{reason}");
-        for stall in [Stall { patience: 0, progress: 0.1 }, Stall { patience: 1, progress: 1.0 }] {
+        // Above the start, a fall is not one; the first loss observed is not the start's.
+        let mut guard = Guard::new(GuardConfig { stall, ..CONFIG }, 0.0).unwrap();
+        guard.begin(2.6);
+        guard.begin(f64::NAN);
+        for (step, loss) in [(1, 5.7), (2, 3.0)] {
+            let spikes = step as u32;
+            assert_eq!(guard.observe(step, loss, true), Verdict::Suspect { spikes });
+        }
+        assert_eq!(guard.observe(3, 2.3, true), Verdict::Suspect { spikes: 0 });
+        assert_eq!(guard.observe(4, 2.31, true), Verdict::Suspect { spikes: 1 });
+        assert_eq!(guard.observe(5, 2.3, true), Verdict::Suspect { spikes: 2 });
+        assert!(matches!(guard.observe(6, 2.3, true), Verdict::RollBack { to_step: None, .. }));
+        let sound = Stall { patience: 1, progress: 0.1, fall: 0.1 };
+        for stall in [
+            Stall { patience: 0, ..sound },
+            Stall { progress: 1.0, ..sound },
+            Stall { fall: 1.0, ..sound },
+        ] {
             let error = Guard::new(GuardConfig { stall: Some(stall), ..CONFIG }, 0.0).unwrap_err();
             assert!(error.to_string().contains("a stall's"), "{error}");
         }
