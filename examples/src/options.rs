@@ -36,6 +36,8 @@ Examples:
       as fast as this host can
   syncline train --data fashion-mnist --data-dir ./fashion --epochs 3
       a larger set, read from its four IDX files
+  syncline train --models bsp,osp,osp:cap=0.95,ssp:staleness=5
+      models with other settings than their defaults
   syncline train --data shakespeare.txt --train-limit 200000 --link-rate none
       a language model: the next byte of a text, from the 32 before it";
 
@@ -43,7 +45,8 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TrainOptions {
-    /// Synchronisation models to train under, one run after the other; a plan such as
+    /// Synchronisation models to train under, one run after the other, each with settings if
+    /// need be, as in osp:cap=0.95:span=2 (osp:? names those of osp); a plan such as
     /// bsp:12.5%+asp runs under BSP for 12.5 % of the samples and then under ASP; sync-switch
     /// starts under BSP and goes over to ASP by itself when the gradients' noise allows it
     #[arg(long, value_delimiter = ',', default_value = "bsp,osp", value_name = "LIST")]

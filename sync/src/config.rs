@@ -3,6 +3,8 @@
 //! Owns the choice of model and what applies to all of them; the settings of one model are beside
 //! it. Never reads the environment: the trainer decides. Called by the session.
 
+mod text;
+
 use std::str::FromStr;
 
 pub use crate::bucket::rule::{BucketRule, ByteCaps, PlanConfig, Planner};
@@ -150,28 +152,61 @@ impl ModelKind {
 impl FromStr for ModelKind {
     type Err = Error;
 
-    /// The model of that name, with default settings.
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "asp" => Ok(Self::Asp(AspConfig::default())),
-            "bsp" => Ok(Self::Bsp),
-            "diloco" => Ok(Self::Diloco(DilocoConfig::default())),
-            "local-sgd" => Ok(Self::LocalSgd(LocalSgdConfig::default())),
-            "dssp" => Ok(Self::Dssp(DsspConfig::default())),
-            "gba" => Ok(Self::Gba(GbaModelConfig::default())),
-            "osp" => Ok(Self::Osp(OspConfig::default())),
-            "osp-adaptive" => {
-                let budget = BudgetRule::adaptive(NOISE_BOUND, BUDGET_WINDOW);
-                Ok(Self::Osp(OspConfig { budget, ..OspConfig::default() }))
-            }
-            "osp-ps" => Ok(Self::OspServer(OspServerConfig::default())),
-            "r2sp" => Ok(Self::R2sp(R2spConfig::default())),
-            "ssp" => Ok(Self::Ssp(SspConfig::default())),
-            _ => BucketRule::named(name).map(Self::BspBuckets).ok_or_else(|| {
-                let names = Self::NAMES.join(", ");
-                Error::Config { reason: format!("no sync model '{name}'; there are {names}") }
-            }),
+    /// The model of that name, with the settings that follow it, if any, and defaults for the rest:
+    /// `osp`, `osp:cap=0.95:span=2`, `ssp:staleness=5`.
+    ///
+    /// | model | settings |
+    /// |---|---|
+    /// | `osp`, `osp-adaptive`, `osp-ps` | `share` (fixed, of the bytes), `cap`, `merge=delta\|overwrite`, `lgp=local\|plain\|ema\|none`, `importance=mean\|sum\|signed\|random\|round-robin`, `slice` (bytes, or `tensor`), `gib-every` |
+    /// | `osp`, `osp-adaptive` | `span`, `rs-parts` |
+    /// | `osp-adaptive` | `bound`, `window` |
+    /// | `osp-ps` | `placement=sharded\|colocated@RANK`, `moments=cheapest\|shipped` |
+    /// | `asp`, `ssp`, `dssp`, `r2sp` | `pull=after-push\|next-step`, `rate=per-push\|per-round` |
+    /// | `ssp` | `staleness` |
+    /// | `dssp` | `lower`, `r-max` |
+    /// | `gba` | `group`, `pull` |
+    /// | `ddp` | `first`, `bucket` (both bytes), `least-buckets` |
+    /// | `local-sgd` | `every`, `averages-memory` |
+    /// | `diloco` | `every`, `fragments`, `delay`, `outer-rate`, `outer-momentum`, `nesterov` |
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a name, a setting or a value that there is not.
+    fn from_str(text: &str) -> Result<Self> {
+        let mut parts = text.split(':');
+        let mut model = named(parts.next().unwrap_or_default())?;
+        let mut is_default = true;
+        for setting in parts {
+            text::set(&mut model, setting)?;
+            is_default = false;
         }
+        if !is_default {
+            SessionConfig { model, ..SessionConfig::default() }.validate()?;
+        }
+        Ok(model)
+    }
+}
+
+/// The model of that name, with default settings.
+fn named(name: &str) -> Result<ModelKind> {
+    match name {
+        "asp" => Ok(ModelKind::Asp(AspConfig::default())),
+        "bsp" => Ok(ModelKind::Bsp),
+        "diloco" => Ok(ModelKind::Diloco(DilocoConfig::default())),
+        "local-sgd" => Ok(ModelKind::LocalSgd(LocalSgdConfig::default())),
+        "dssp" => Ok(ModelKind::Dssp(DsspConfig::default())),
+        "gba" => Ok(ModelKind::Gba(GbaModelConfig::default())),
+        "osp" => Ok(ModelKind::Osp(OspConfig::default())),
+        "osp-adaptive" => {
+            let budget = BudgetRule::adaptive(NOISE_BOUND, BUDGET_WINDOW);
+            Ok(ModelKind::Osp(OspConfig { budget, ..OspConfig::default() }))
+        }
+        "osp-ps" => Ok(ModelKind::OspServer(OspServerConfig::default())),
+        "r2sp" => Ok(ModelKind::R2sp(R2spConfig::default())),
+        "ssp" => Ok(ModelKind::Ssp(SspConfig::default())),
+        _ => BucketRule::named(name).map(ModelKind::BspBuckets).ok_or_else(|| {
+            let names = ModelKind::NAMES.join(", ");
+            Error::Config { reason: format!("no sync model '{name}'; there are {names}") }
+        }),
     }
 }
 
