@@ -21,5 +21,6 @@ done
 : "${CI_PERF_ARGS:=all_reduce -n 2 --maxbytes 64K --iters 5}"
 # shellcheck disable=SC2086  # a list of words
 check timeout 120 cargo run --release --locked --package syncline-launch -- perf $CI_PERF_ARGS
+check timeout 120 cargo run --release --locked --package syncline-launch -- perf p2p --bw -a -n 5
 
 finish

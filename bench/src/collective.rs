@@ -1,7 +1,7 @@
 //! What can be measured: buffers, the call itself, the right answer.
 
 use clap::ValueEnum;
-use syncline_comm::{Communicator, Element, ReduceOp, Result};
+use syncline_comm::{Communicator, DType, Element, ReduceOp, Result};
 
 /// A collective to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -61,6 +61,16 @@ impl Collective {
         Kind::ALL.into_iter().find(|kind| kind.name() == self.name() && *kind != Kind::SendRecv)
     }
 
+    /// A row's operation: that of a collective that reduces, else `none`.
+    pub fn op_name(self, op: ReduceOp) -> String {
+        if self.reduces() { op.to_string() } else { "none".to_owned() }
+    }
+
+    /// A row's root: that of a collective that has one, else -1.
+    pub fn root_shown(self, root: u32) -> i64 {
+        if self.has_root() { i64::from(root) } else { -1 }
+    }
+
     /// Bus bandwidth over algorithm bandwidth.
     pub fn bus_factor(self, ranks: u32) -> f64 {
         let n = f64::from(ranks);
@@ -88,17 +98,29 @@ impl Collective {
     /// Buffers whose larger side is `elements` long, rounded down to whole blocks, at least one
     /// element a block.
     pub fn buffers<T: Element>(self, elements: usize, world: &Communicator) -> Buffers<T> {
-        let n = world.world_size() as usize;
-        let block = (elements / n).max(1);
-        let (input, output, block) = match self {
-            Self::AllReduce | Self::Broadcast => (0, elements.max(1), elements.max(1)),
-            Self::Reduce | Self::SendRecv => (elements.max(1), elements.max(1), elements.max(1)),
-            Self::AllGather | Self::Gather => (block, block * n, block),
-            Self::ReduceScatter | Self::Scatter => (block * n, block, block),
-            Self::AllToAll => (block * n, block * n, block),
-            Self::Barrier => (0, 0, 0),
-        };
+        let [input, output, block] = self.lengths(elements, world.world_size());
         Buffers { input: vec![T::default(); input], output: vec![T::default(); output], block }
+    }
+
+    /// Bytes of the larger side of the buffers that are made for a size of `bytes`.
+    pub fn actual_bytes(self, bytes: u64, dtype: DType, ranks: u32) -> u64 {
+        let elements = usize::try_from(bytes).unwrap_or(usize::MAX) / dtype.size();
+        let [input, output, _] = self.lengths(elements, ranks);
+        (input.max(output) as u64).saturating_mul(dtype.size() as u64)
+    }
+
+    /// Elements of input, output and a block.
+    fn lengths(self, elements: usize, ranks: u32) -> [usize; 3] {
+        let n = ranks as usize;
+        let block = (elements / n).max(1);
+        match self {
+            Self::AllReduce | Self::Broadcast => [0, elements.max(1), elements.max(1)],
+            Self::Reduce | Self::SendRecv => [elements.max(1); 3],
+            Self::AllGather | Self::Gather => [block, block * n, block],
+            Self::ReduceScatter | Self::Scatter => [block * n, block, block],
+            Self::AllToAll => [block * n, block * n, block],
+            Self::Barrier => [0; 3],
+        }
     }
 
     /// One call.

@@ -1,5 +1,6 @@
 //! Rows, as a table and as JSON.
 
+use crate::compare::Compared;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -28,6 +29,9 @@ pub struct Row {
     pub iterations: u64,
     /// Median time of the slowest rank.
     pub p50_us: f64,
+    /// 90th percentile of the same; 0 in reports from before there was one.
+    #[serde(default)]
+    pub p90_us: f64,
     /// 99th percentile of the same.
     pub p99_us: f64,
     /// Shortest.
@@ -36,8 +40,32 @@ pub struct Row {
     pub algbw_gbps: f64,
     /// The same times the collective's factor.
     pub busbw_gbps: f64,
-    /// Wrong elements on all ranks, in two checked calls.
+    /// CPU seconds of all ranks' processes over the measured iterations, user's and kernel's, for
+    /// each GiB (2^30 bytes) of size times iterations; none where the size is 0.
+    #[serde(default)]
+    pub cpu_s_per_gib: Option<f64>,
+    /// What the library expected, where its cost model covers the algorithm.
+    #[serde(default)]
+    pub predicted_us: Option<f64>,
+    /// Calls whose results were checked.
+    #[serde(default)]
+    pub checked: u64,
+    /// Wrong elements on all ranks, in the checked calls.
     pub wrong: u64,
+    /// Algorithms that could have been taken, the one that was among them, where asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<Candidate>,
+}
+
+/// An algorithm that a call could take.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Its name.
+    pub algorithm: String,
+    /// How long it should take, where the cost model covers it.
+    pub predicted_us: Option<f64>,
+    /// Why it was not taken; none if it was.
+    pub rejected: Option<String>,
 }
 
 /// All measurements of a run.
@@ -45,22 +73,40 @@ pub struct Row {
 pub struct Report {
     /// In the order measured.
     pub rows: Vec<Row>,
+    /// Each row beside that of an earlier report, where asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub comparison: Vec<Compared>,
 }
 
 /// Column heads that go with a row's [`fmt::Display`].
-pub const HEAD: &str = "\
-#       size        count    type   redop   root       time   algbw   busbw  #wrong        p99  path
-#        (B)   (elements)                               (us)  (GB/s)  (GB/s)               (us)";
+pub const HEAD: &str = concat!(
+    "#       size        count    type   redop   root       time   algbw   busbw  #wrong",
+    "        p90        p99  CPU s  path\n",
+    "#        (B)   (elements)                               (us)  (GB/s)  (GB/s)        ",
+    "       (us)       (us)   /GiB",
+);
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bytes, count, dtype, op, root, p50_us, p99_us, .. } = self;
+        let Self { bytes, count, dtype, op, root, p50_us, p90_us, p99_us, .. } = self;
         let Self { algbw_gbps, busbw_gbps, wrong, transport, algorithm, .. } = self;
+        let wrong = if self.checked > 0 { wrong.to_string() } else { "N/A".to_owned() };
+        let cpu = self.cpu_s_per_gib.map_or_else(|| "-".to_owned(), short);
         write!(
             f,
             "{bytes:>12} {count:>12} {dtype:>7} {op:>7} {root:>6} {p50_us:>10.2} {algbw_gbps:>7.2} \
-             {busbw_gbps:>7.2} {wrong:>7} {p99_us:>10.2}  {transport}/{algorithm}"
+             {busbw_gbps:>7.2} {wrong:>7} {p90_us:>10.2} {p99_us:>10.2} {cpu:>6}  \
+             {transport}/{algorithm}"
         )
+    }
+}
+
+/// In six columns, as long as it is under a million.
+fn short(value: f64) -> String {
+    match value {
+        _ if value < 10.0 => format!("{value:.3}"),
+        _ if value < 1000.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
     }
 }
 

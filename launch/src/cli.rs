@@ -14,12 +14,15 @@ use crate::command::{info, perf, report, run, simulate, train, tune};
 pub const EXIT_FAILED: i32 = 1;
 /// The request makes no sense.
 pub const EXIT_USAGE: i32 = 2;
+/// `perf --compare` found a row slower than it was.
+pub const EXIT_SLOWER: i32 = 3;
 
 const EXIT_CODES: &str = "\
 Exit codes:
     0          every rank exited with 0
     1          failed, for a reason no other code names
     2          usage: the request makes no sense
+    3          perf --compare: a row is slower than it was, by more than --threshold
     124        out of time (--timeout)
     126, 127   the program cannot be run; it is not found
     129        the launcher was ended by SIGHUP,
@@ -32,6 +35,7 @@ Examples:
     syncline run -n 4 -- ./trainer --epochs 3      start 4 ranks of your own program
     syncline tune --data fashion-mnist             when to switch from BSP to ASP
     syncline perf all_reduce -n 2,4,8              measure a collective
+    syncline perf p2p --lat                        latency between two ranks
     syncline simulate --ranks 8,64,1024            the models over networks that are not there
     syncline report runs -o report.html            compare runs that are over
     syncline info                                  what this host can do";
@@ -72,7 +76,7 @@ enum Command {
               mut_arg("seeds", |arg| arg.hide(true)), mut_arg("plot", |arg| arg.hide(true)),
               mut_arg("log", |arg| arg.hide(true)), mut_arg("no_plot", |arg| arg.hide(true)))]
     Tune(tune::TuneArgs),
-    /// Measure a collective: time, bandwidth, and whether the result is right.
+    /// Measure a collective, or two ranks (p2p): time, bandwidth, and whether the result is right.
     Perf(perf::PerfArgs),
     /// Compare runs from what they wrote down: table, JSON, one HTML file.
     #[command(after_help = report::EXAMPLES)]

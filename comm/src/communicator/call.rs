@@ -18,7 +18,7 @@ use syncline_kernels::{DType, ReduceOp};
 use syncline_proto::call::{Call, CollectiveKind, Fingerprint};
 use syncline_proto::collective::Algorithm;
 use syncline_proto::collective::shape::{Counts, Shape};
-use syncline_proto::collective::tuning::{self, Choice, Link, LinkCost};
+use syncline_proto::collective::tuning::{self, Choice, Link, LinkCost, Reason};
 use syncline_proto::id::Rank;
 
 /// Chunks of urgent messages.
@@ -62,6 +62,9 @@ pub struct Explanation {
     pub algorithm: Algorithm,
     /// How long it should take, where the cost model covers it.
     pub predicted_ns: Option<u64>,
+    /// All that could carry the call out, the chosen one among them, with how long each should
+    /// take in nanoseconds where the cost model covers it.
+    pub candidates: Vec<(Algorithm, Option<u64>)>,
     /// Not chosen, with the reason.
     pub rejected: Vec<(Algorithm, String)>,
 }
@@ -85,16 +88,20 @@ impl Communicator {
             c.rejected.into_iter().map(|(a, reason)| (a, reason.to_string())).collect()
         };
         let choice = self.0.choose(kind, bytes);
+        let mut candidates = candidates(&choice);
         if self.0.takes_node_path(kind) {
             let mut rejected = text(choice.clone());
             rejected.retain(|(a, _)| *a != Algorithm::Node);
             let why = "all ranks share this host's memory".to_owned();
             rejected.push((choice.algorithm, why));
             rejected.sort();
-            return Explanation { algorithm: Algorithm::Node, predicted_ns: None, rejected };
+            candidates.push((Algorithm::Node, None));
+            candidates.sort();
+            let algorithm = Algorithm::Node;
+            return Explanation { algorithm, predicted_ns: None, candidates, rejected };
         }
         let (algorithm, predicted_ns) = (choice.algorithm, Some(choice.predicted_ns));
-        Explanation { algorithm, predicted_ns, rejected: text(choice) }
+        Explanation { algorithm, predicted_ns, candidates, rejected: text(choice) }
     }
 }
 
@@ -243,6 +250,19 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// What the cost model covers, in the order of [`Algorithm::ALL`].
+fn candidates(choice: &Choice) -> Vec<(Algorithm, Option<u64>)> {
+    let others = choice.rejected.iter().filter_map(|(algorithm, reason)| match reason {
+        Reason::NotForced { predicted_ns } | Reason::Slower { predicted_ns } => {
+            Some((*algorithm, Some(*predicted_ns)))
+        }
+        Reason::NotSupported | Reason::OneLevel => None,
+    });
+    let mut all: Vec<_> = others.chain([(choice.algorithm, Some(choice.predicted_ns))]).collect();
+    all.sort();
+    all
 }
 
 fn is_uniform(shape: &Shape) -> bool {

@@ -1,10 +1,14 @@
 //! `syncline info`: what this host can do, and what would be chosen for which size.
 //!
 //! Owns the questions and the layout. The answers come from a real job of threads of this
-//! process, so they are what a job here would do. Called by [`crate::cli`].
+//! process, so they are what a job here would do; those about one call come from ranks, see
+//! `explain.rs`. Called by [`crate::cli`].
+
+mod explain;
 
 use crate::cli::{EXIT_FAILED, print};
 use clap::Args;
+use explain::Question;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use syncline::comm::host::HostReport;
@@ -27,7 +31,13 @@ Examples:
     syncline info                      for a job of 4 ranks on this host
     syncline info -n 8 --transport tcp
     syncline info --explain            also why each other algorithm was rejected
-    syncline info --json";
+    syncline info --explain all_reduce 1M -n 4 --transport tcp
+                                       one call: candidates, predicted and measured
+    syncline info --json
+
+SIZE is `syncline perf`'s -b: bytes of the larger buffer. Measured times are those of `syncline perf
+COLLECTIVE --algorithm EACH` with ranks started for it on this host; predicted times are the
+library's own, by which it chooses.";
 
 /// What can be typed after `syncline info`.
 #[derive(Debug, Args)]
@@ -39,9 +49,10 @@ pub struct InfoArgs {
     /// How ranks reach each other: auto, shm or tcp
     #[arg(long, default_value = "auto")]
     transport: TransportChoice,
-    /// Say for each size why the other algorithms were rejected
-    #[arg(long)]
-    explain: bool,
+    /// Say for each size why the other algorithms were rejected. With a collective and a size:
+    /// for this call, predicted and measured times of every algorithm that could carry it out
+    #[arg(long, num_args = 0..=2, value_names = ["COLLECTIVE", "SIZE"])]
+    explain: Option<Vec<String>>,
     /// JSON instead of text
     #[arg(long)]
     json: bool,
@@ -49,6 +60,12 @@ pub struct InfoArgs {
 
 /// Looks and prints; returns the exit code.
 pub fn run(args: &InfoArgs) -> i32 {
+    if let Some(words) = args.explain.as_deref().filter(|words| !words.is_empty()) {
+        return match Question::parse(words) {
+            Ok(question) => question.answer(args.ranks, args.transport, args.json),
+            Err(error) => explain::refuse(&error),
+        };
+    }
     let host = HostReport::probe();
     let transport = args.transport;
     let adjust = |config: &mut syncline::comm::Config| config.transport = transport;
@@ -128,7 +145,7 @@ fn to_text(args: &InfoArgs, host: &HostReport, job: &Seen) -> String {
             rows.iter().map(|row| format!("{:<20}", row.algorithm.name())).collect();
         let _ = writeln!(text, "{:<16}{}", rows[0].kind.name(), names.trim_end());
     }
-    if args.explain {
+    if args.explain.is_some() {
         for row in &job.choices {
             let _ = writeln!(text, "\n{} of {}: {}", row.kind, size(row.bytes), row.algorithm);
             for (algorithm, why) in &row.rejected {
