@@ -95,6 +95,42 @@ fn a_planned_run_goes_through_its_models_and_learns() {
     assert_eq!(epochs, [1, 2, 3, 4]);
 }
 
+/// Two ranks learn, with a server on the third that reports no samples.
+#[test]
+fn a_run_with_a_dedicated_server_trains_on_the_others() {
+    use syncline::{OspServerConfig, Placement};
+    let data = Dataset::of(&small("osp-ps")).unwrap();
+    let run_placed = |ranks, placement| {
+        let spec = RunSpec { ranks, epochs: 2, ..small("osp-ps") };
+        let body = |communicator: Communicator| {
+            let rank = communicator.rank();
+            let mut sync = SessionSynchroniser::over(communicator, &spec, false).unwrap();
+            sync.config.model = ModelKind::OspServer(OspServerConfig::new(placement));
+            let mut messages = Vec::new();
+            let mut send = |message: &Message| {
+                messages.push(message.clone());
+                Ok(())
+            };
+            let parameters = train(&spec, rank, &data, &mut sync, &mut send).unwrap();
+            (parameters, messages)
+        };
+        threads(ranks, |config| config.timeout = Duration::from_secs(60), body)
+    };
+    let all = run_placed(3, Placement::Dedicated { rank: 0 });
+    assert!(all.iter().all(|(parameters, _)| *parameters == all[0].0));
+    // 1437 images in steps of two times 16.
+    for (rank, (_, messages)) in all.iter().enumerate() {
+        let Summary { steps, samples, compute_s, .. } = *summary(messages);
+        let expected = if rank == 0 { 0 } else { 88 * 16 };
+        assert_eq!((steps, samples), (88, expected));
+        assert_eq!(compute_s > 0.0, rank > 0);
+        let is_time = |message: &Message| matches!(message, Message::SyncTimes { .. });
+        assert_eq!(messages.iter().any(is_time), rank > 0);
+    }
+    let accuracy = summary(&all[0].1).final_accuracy.unwrap();
+    assert!(accuracy > 0.3, "{accuracy}");
+}
+
 #[test]
 fn a_log_that_cannot_be_written_stops_nothing() {
     let mut spec = RunSpec { epochs: 1, ..small("bsp") };
