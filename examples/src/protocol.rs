@@ -52,7 +52,7 @@ pub enum Message {
         /// Part of the gradients' bytes whose synchronisation was deferred, 0 to 100.
         deferred_pct: f64,
     },
-    /// How far training is; from rank 0 only, at most ten a second.
+    /// How far training is; from the first rank that trains, at most ten a second.
     Progress {
         /// Epoch, from 0.
         epoch: u32,

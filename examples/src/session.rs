@@ -39,8 +39,26 @@ enum Course {
 ///
 /// Why they do not.
 pub fn check(spec: &RunSpec) -> Result<(), BoxError> {
-    Course::new(spec)?;
+    let course = Course::new(spec)?;
+    let server_only = spec.server_only_rank();
+    if server_only.is_some() && matches!(course, Course::Controlled(_)) {
+        return Err(
+            "a guard or a policy about stragglers does not go with a dedicated server".into()
+        );
+    }
+    if let Some(rank) = server_only
+        && spec.stragglers.iter().any(|slow| slow.rank == rank)
+    {
+        return Err(format!("--straggler: rank {rank} does not train, it serves").into());
+    }
     for phase in spec.model.plan()?.iter().flat_map(|plan| plan.phases()) {
+        phase.model.check_world(spec.ranks)?;
+        if phase.model.server_only_rank() != server_only {
+            let name = spec.model.name();
+            return Err(
+                format!("{name}: all phases have the same dedicated server, or none").into()
+            );
+        }
         let (model, optimiser) = (phase.model, optimiser(spec));
         let config =
             SessionConfig { model, optimiser, clip_norm: spec.clip_norm, ..Default::default() };
@@ -232,6 +250,18 @@ impl Synchroniser for SessionSynchroniser {
         self.all_bytes += report.bytes_deferred + report.bytes_important;
         let bytes_sent = self.bytes_since();
         Ok(StepCost { exposed_ns: nanos(report.exposed), bytes_sent, report: Some(report) })
+    }
+
+    fn server_only_rank(&self) -> Option<u32> {
+        self.config.model.server_only_rank()
+    }
+
+    fn serve_step(&mut self) -> Result<StepCost, BoxError> {
+        let report = self.session()?.serve_step()?;
+        self.deferred_bytes += report.bytes_deferred;
+        self.all_bytes += report.bytes_deferred + report.bytes_important;
+        let bytes_sent = self.bytes_since();
+        Ok(StepCost { exposed_ns: nanos(report.exposed), bytes_sent, report: None })
     }
 
     fn end_epoch(&mut self, mean_loss: f32) -> Result<EpochReport, BoxError> {

@@ -118,6 +118,17 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
+    /// The rank that only serves, if the model at the start has one.
+    pub fn server_only_rank(&self) -> Option<u32> {
+        let plan = self.model.plan().ok().flatten()?;
+        plan.phases().first()?.model.server_only_rank()
+    }
+
+    /// How many ranks train.
+    pub fn workers(&self) -> u32 {
+        self.ranks.saturating_sub(u32::from(self.server_only_rank().is_some()))
+    }
+
     /// The description as one command-line argument.
     pub fn to_arg(&self) -> String {
         serde_json::to_string(self).expect("no map with keys that are not strings, no failing type")
@@ -138,8 +149,8 @@ impl RunSpec {
             Duration::ZERO => String::new(),
             latency => format!(" + {latency:?}"),
         };
-        let ranks =
-            if self.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", self.ranks) };
+        let workers = self.workers();
+        let ranks = if workers == 1 { "1 rank".to_owned() } else { format!("{workers} ranks") };
         let net = self.net.name().to_ascii_uppercase();
         let link = match self.link_rate.bytes_per_s {
             None => "link not paced".to_owned(),

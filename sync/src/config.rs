@@ -139,6 +139,25 @@ impl ModelKind {
         }
     }
 
+    /// The rank that only serves and does not train, if there is one; the others then do.
+    pub fn server_only_rank(&self) -> Option<u32> {
+        match self {
+            Self::OspServer(server) => server.placement.server_only_rank(),
+            _ => None,
+        }
+    }
+
+    /// Whether it can work with so many ranks.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the rank of its server is none, or nobody would train.
+    pub fn check_world(&self, world_size: u32) -> Result<()> {
+        match self {
+            Self::OspServer(server) => server.check_world(world_size),
+            _ => Ok(()),
+        }
+    }
+
     /// How the shards of all tensors, or the unit of importance, are cut.
     pub(crate) fn granularity(&self) -> Granularity {
         match self {
@@ -160,7 +179,7 @@ impl FromStr for ModelKind {
     /// | `osp`, `osp-adaptive`, `osp-ps` | `share` (fixed, of the bytes), `cap`, `merge=delta\|overwrite`, `lgp=local\|plain\|ema\|none`, `importance=mean\|sum\|signed\|random\|round-robin`, `slice` (bytes, or `tensor`), `gib-every` |
     /// | `osp`, `osp-adaptive` | `span`, `rs-parts` |
     /// | `osp-adaptive` | `bound`, `window` |
-    /// | `osp-ps` | `placement=sharded\|colocated@RANK`, `moments=cheapest\|shipped` |
+    /// | `osp-ps` | `placement=sharded\|colocated@RANK\|dedicated@RANK`, `moments=cheapest\|shipped` |
     /// | `asp`, `ssp`, `dssp`, `r2sp` | `pull=after-push\|next-step`, `rate=per-push\|per-round` |
     /// | `ssp` | `staleness` |
     /// | `dssp` | `lower`, `r-max` |

@@ -78,9 +78,7 @@ impl Lockstep {
     /// [`Error::Config`] if the settings cannot work.
     pub fn new(config: &SessionConfig, world_size: u32, parameters: &TensorList) -> Result<Self> {
         config.validate()?;
-        if let crate::config::ModelKind::OspServer(server) = config.model {
-            server.check_world(world_size)?;
-        }
+        config.model.check_world(world_size)?;
         let granularity = config.model.granularity();
         Ok(Self::with_models(config, world_size, parameters, |job, tensors| {
             let layout = Layout::new(&specs(parameters), granularity);
@@ -142,7 +140,8 @@ impl<M: SyncModel> Lockstep<M> {
         self.costs = costs;
     }
 
-    /// All ranks end a step with these gradients, one list per rank.
+    /// All ranks end a step with these gradients, one list per rank; that of a rank that only
+    /// serves counts for nothing and may be empty.
     ///
     /// # Errors
     /// What a model fails with.

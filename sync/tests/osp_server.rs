@@ -201,6 +201,95 @@ fn a_server_on_no_rank_is_refused_before_anything_is_served() {
     assert!(errors.iter().all(|error| matches!(error, Error::Config { .. })), "{errors:?}");
 }
 
+/// Two workers and the server of nobody's gradients, with agreements, checks, a snapshot and a
+/// switch to other settings.
+#[test]
+fn a_rank_that_only_serves_keeps_step_with_the_workers() {
+    for server_rank in [0, 2] {
+        let placement = Placement::Dedicated { rank: server_rank };
+        let first = config(server(0.6, placement));
+        let then = ModelKind::OspServer(server(0.3, placement));
+        let run = |world: Communicator| {
+            let mut parameters = list(77);
+            let mut tensors = views_mut(&mut parameters);
+            let mut session = Session::new(&world, &specs(), &mut tensors, &first).unwrap();
+            assert_eq!(session.is_server_only(), world.rank() == server_rank);
+            let worker = world.rank() - u32::from(world.rank() > server_rank);
+            for step in 0..12 {
+                if step == 8 {
+                    let error = session.switch_to(ModelKind::Bsp, &mut tensors).unwrap_err();
+                    assert!(error.to_string().contains("only serves under osp-ps"), "{error}");
+                    session.switch_to(then, &mut tensors).unwrap();
+                }
+                let gradients = list(seed(worker, step));
+                let gradients = views(&gradients);
+                if session.is_server_only() {
+                    let told = session.step(&mut tensors, &gradients, 0.05, 1.0).unwrap_err();
+                    assert!(matches!(told, Error::InvalidArgument { .. }), "{told}");
+                    assert!(session.accumulate(&gradients, 1.0).is_err());
+                    session.serve_step().unwrap();
+                } else {
+                    assert!(session.serve_step().is_err());
+                    session.accumulate(&gradients, 1.0).unwrap();
+                    session.step(&mut tensors, &gradients, 0.05, 1.0).unwrap();
+                }
+                if step == 4 {
+                    session.end_epoch(1.0).unwrap();
+                    session.snapshot(&mut tensors).unwrap();
+                }
+            }
+            session.finish(&mut tensors).unwrap();
+            drop(tensors);
+            parameters
+        };
+        let ends = world(3, run);
+        assert!(ends.iter().all(|found| bits(found) == bits(&ends[0])));
+        assert_ne!(bits(&ends[0]), bits(&list(77)));
+    }
+}
+
+/// Gradients go out of each worker once a step, parameters out of the server once to each.
+#[test]
+fn the_bytes_of_a_dedicated_server_are_those_of_its_replies() {
+    const STEPS: u64 = 20;
+    let moments = MomentSource::Cheapest;
+    let server = OspServerConfig { moments, ..server(0.6, Placement::Dedicated { rank: 2 }) };
+    let config = SessionConfig { check_every: 0, ..config(server) };
+    let sent = world(3, |world| {
+        let mut parameters = list(77);
+        let mut tensors = views_mut(&mut parameters);
+        let mut session = Session::new(&world, &specs(), &mut tensors, &config).unwrap();
+        let before = world.counters().bytes_sent;
+        for step in 0..STEPS {
+            let gradients = list(step);
+            if session.is_server_only() {
+                session.serve_step().unwrap();
+            } else {
+                session.step(&mut tensors, &views(&gradients), 0.05, 1.0).unwrap();
+            }
+        }
+        world.barrier().unwrap();
+        let sent = world.counters().bytes_sent - before;
+        session.finish(&mut tensors).unwrap();
+        sent
+    });
+    let all = STEPS * 4 * LEN as u64;
+    // Heads and bitmaps beside it; the last messages may be under way.
+    for (sent, expected) in sent.iter().zip([all, all, 2 * all]) {
+        assert!((expected * 9 / 10..expected * 6 / 5).contains(sent), "{sent} for {expected}");
+    }
+}
+
+#[test]
+fn a_dedicated_server_without_workers_is_refused() {
+    let errors = world(1, |world| {
+        let config = config(server(0.5, Placement::Dedicated { rank: 0 }));
+        let mut parameters = list(77);
+        Session::new(&world, &specs(), &mut views_mut(&mut parameters), &config).unwrap_err()
+    });
+    assert!(errors.iter().all(|error| matches!(error, Error::Config { .. })), "{errors:?}");
+}
+
 /// A trainer that gives up after some steps leaves no thread that waits for it.
 #[test]
 fn a_session_that_is_dropped_early_stops_its_server() {

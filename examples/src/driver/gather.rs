@@ -104,6 +104,11 @@ impl<'a> Gather<'a> {
         let mean = |value: fn(&Summary) -> f64| {
             self.done.values().map(value).sum::<f64>() / self.done.len() as f64
         };
+        // Without one that only serves, which waits all the time.
+        let mean_of_workers = |value: fn(&Summary) -> f64| {
+            let workers = self.done.values().filter(|summary| summary.samples > 0);
+            workers.clone().map(value).sum::<f64>() / workers.count() as f64
+        };
         let wall_s = self.done.values().map(|summary| summary.wall_s).fold(0.0, f64::max);
         let samples: u64 = self.done.values().map(|summary| summary.samples).sum();
         let times = self.sync_times_us.iter().map(|us| f64::from(*us));
@@ -112,9 +117,10 @@ impl<'a> Gather<'a> {
         Ok(Run {
             model: spec.model.clone(),
             samples_per_s: samples as f64 / wall_s,
-            exposed_comm_pct: mean(|summary| summary.exposed_s / summary.wall_s) * 100.0,
+            exposed_comm_pct: mean_of_workers(|summary| summary.exposed_s / summary.wall_s) * 100.0,
             bst_mean_ms: times.sum::<f64>() / self.sync_times_us.len().max(1) as f64 / 1e3,
-            compute_mean_ms: mean(|summary| summary.compute_s / summary.steps as f64) * 1e3,
+            compute_mean_ms: mean_of_workers(|summary| summary.compute_s / summary.steps as f64)
+                * 1e3,
             bytes_per_iteration: mean(|summary| summary.bytes_sent as f64 / summary.steps as f64),
             bst_p99_ms: f64::from(percentile(&mut self.sync_times_us, 99.0)) / 1e3,
             final_accuracy,

@@ -251,9 +251,10 @@ fn output_error(path: &Path, source: io::Error) -> TrainError {
 
 /// Reads the data once here, so that a missing file is one message and not one from every rank.
 fn check_data(options: &TrainOptions) -> Result<(), TrainError> {
-    let Some(spec) = options.runs().into_iter().next() else { return Ok(()) };
+    let runs = options.runs();
+    let Some(spec) = runs.iter().max_by_key(|run| run.workers()) else { return Ok(()) };
     let data = Dataset::of(&RunSpec { seed: 0, ..spec.clone() }).map_err(TrainError::Data)?;
-    ShardPlan::new(data.train.len(), spec.ranks, 0, spec.batch as usize, 0)
+    ShardPlan::new(data.train.len(), spec.workers(), 0, spec.batch as usize, 0)
         .map_err(TrainError::TooFewImages)?;
     Ok(())
 }
@@ -354,7 +355,7 @@ impl View {
                 self.bar.set_length(steps_per_epoch * u64::from(spec.epochs));
             }
             Message::Progress { epoch, step, t_s, loss } => {
-                let samples = *step as f64 * f64::from(spec.batch) * f64::from(spec.ranks);
+                let samples = *step as f64 * f64::from(spec.batch) * f64::from(spec.workers());
                 self.bar.set_position(*step);
                 self.bar.set_message(format!(
                     "epoch {}/{}, loss {loss:.3}, {:.0} samples/s",

@@ -95,6 +95,26 @@ fn the_messages_of_all_ranks_make_one_result() {
 }
 
 #[test]
+fn a_rank_that_only_serves_is_in_no_mean_of_those_that_train() {
+    let serving = Message::Done(Summary {
+        steps: 10,
+        samples: 0,
+        wall_s: 2.0,
+        compute_s: 0.0,
+        exposed_s: 2.0,
+        bytes_sent: 3000,
+        switch_s: 0.0,
+        final_accuracy: None,
+        final_test_loss: None,
+    });
+    let report = outcome(vec![done(0, 2.0), line(1, &serving), Ok(RankEvent::Ended)]).unwrap();
+    let run = &report.runs[0];
+    assert_eq!((run.samples_per_s, run.exposed_comm_pct, run.compute_mean_ms), (80.0, 25.0, 50.0));
+    // What is sent is that of all ranks.
+    assert_eq!(run.bytes_per_iteration, 200.0);
+}
+
+#[test]
 fn a_run_that_goes_wrong_is_an_error_that_says_how() {
     let text = failure(vec![done(0, 1.0), Err("rank 1 was killed by signal 9".into())]);
     assert_eq!(text, "the run of OSP failed: rank 1 was killed by signal 9");

@@ -105,6 +105,8 @@ impl Measured {
                 epochs.entry(*epoch).or_default().add(*bytes);
             });
         }
+        // Without a rank that only serves, which waits all the time.
+        let workers = ranks.iter().filter(|rank| rank.samples > 0);
         let mut all = Bytes::default();
         epochs.values().for_each(|bytes| all.add(*bytes));
         Self {
@@ -116,7 +118,7 @@ impl Measured {
             samples_per_s: samples as f64 / wall_s,
             wall_s,
             sync: sync_time(ranks.iter().flat_map(|rank| &rank.exposed_ms).copied().collect()),
-            exposed_pct: mean(ranks.iter().map(Totals::exposed_pct)),
+            exposed_pct: mean(workers.map(Totals::exposed_pct)),
             deferred_pct: all.deferred_pct().unwrap_or(0.0),
             final_accuracy: accuracy.last().map(|point| point.accuracy),
             accuracy,

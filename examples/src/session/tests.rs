@@ -95,6 +95,47 @@ fn a_planned_run_goes_through_its_models_and_learns() {
     assert_eq!(epochs, [1, 2, 3, 4]);
 }
 
+/// Two ranks learn, with a server on the third that reports no samples.
+#[test]
+fn a_run_with_a_dedicated_server_trains_on_the_others() {
+    let outcomes = run(&RunSpec { epochs: 2, ..small("osp-ps:placement=dedicated@0") });
+    let all: Vec<_> = outcomes.into_iter().map(Result::unwrap).collect();
+    assert!(all.iter().all(|(parameters, _)| *parameters == all[0].0));
+    // 1437 images in steps of two times 16.
+    for (rank, (_, messages)) in all.iter().enumerate() {
+        let Summary { steps, samples, compute_s, .. } = *summary(messages);
+        let expected = if rank == 0 { 0 } else { 88 * 16 };
+        assert_eq!((steps, samples), (88, expected));
+        assert_eq!(compute_s > 0.0, rank > 0);
+        let is_time = |message: &Message| matches!(message, Message::SyncTimes { .. });
+        assert_eq!(messages.iter().any(is_time), rank > 0);
+    }
+    let accuracy = summary(&all[0].1).final_accuracy.unwrap();
+    assert!(accuracy > 0.3, "{accuracy}");
+}
+
+#[test]
+fn b_settings_that_a_dedicated_server_cannot_have_are_refused() {
+    let refusal = |spec: &RunSpec| check(spec).unwrap_err().to_string();
+    let dedicated = "osp-ps:placement=dedicated@0";
+    assert!(check(&small(dedicated)).is_ok());
+    let mut guarded = small(dedicated);
+    guarded.steering.guards = true;
+    let strangers = small("osp-ps:placement=dedicated@3");
+    let mixed = small(&format!("bsp:30%+{dedicated}"));
+    let alone = RunSpec { ranks: 1, ..small(dedicated) };
+    let slow = RunSpec { stragglers: vec!["0:5ms".parse().unwrap()], ..small(dedicated) };
+    for (spec, wanted) in [
+        (guarded, "does not go with a dedicated server"),
+        (strangers, "below 3, not 3"),
+        (mixed, "same dedicated server"),
+        (alone, "needs another rank"),
+        (slow, "rank 0 does not train"),
+    ] {
+        assert!(refusal(&spec).contains(wanted), "{}", refusal(&spec));
+    }
+}
+
 #[test]
 fn a_log_that_cannot_be_written_stops_nothing() {
     let mut spec = RunSpec { epochs: 1, ..small("bsp") };

@@ -3,6 +3,7 @@
 //! Owns the loop and the clock. Never knows who else trains nor how: that is the
 //! [`Synchroniser`]'s. Called by the process of each rank.
 
+mod crew;
 mod journal;
 pub mod local;
 mod stretch;
@@ -28,6 +29,7 @@ use crate::model::network::zeros_like;
 use crate::model::{Network, Tensor, tensor};
 use crate::protocol::{Message, Summary};
 use crate::spec::RunSpec;
+use crew::Crew;
 use journal::Journal;
 use stretch::EpochSoFar;
 
@@ -104,6 +106,21 @@ pub trait Synchroniser {
         gradients: &mut [Tensor],
         lr: f32,
     ) -> Result<StepCost, BoxError>;
+
+    /// The rank that only serves, if there is one: it trains on nothing, and calls
+    /// [`Self::serve_step`] where the others call [`Self::step`].
+    fn server_only_rank(&self) -> Option<u32> {
+        None
+    }
+
+    /// Waits for a step of the ranks that train.
+    ///
+    /// # Errors
+    ///
+    /// Communication failed, or this rank trains.
+    fn serve_step(&mut self) -> Result<StepCost, BoxError> {
+        Err("this rank trains".into())
+    }
 
     /// Ends an epoch in which this rank's mean loss was `mean_loss`.
     ///
@@ -235,7 +252,9 @@ pub fn train(
     send: &mut dyn FnMut(&Message) -> io::Result<()>,
 ) -> Result<Vec<Tensor>, WorkerError> {
     let batch = spec.batch as usize;
-    let plan = ShardPlan::new(data.train.len(), spec.ranks, rank, batch, spec.seed)
+    let crew = Crew::new(spec.ranks, rank, synchroniser.server_only_rank());
+    let (workers, place) = (crew.workers(), crew.place());
+    let plan = ShardPlan::new(data.train.len(), workers, place, batch, spec.seed)
         .map_err(WorkerError::TooFewImages)?;
     let (network, parameters) = Network::new(spec.net, data.shape, data.classes, spec.seed);
     let gradients = zeros_like(&parameters);
@@ -244,6 +263,7 @@ pub fn train(
     let mut trainer = Trainer {
         spec,
         rank,
+        crew,
         data,
         schedule,
         plan,
@@ -283,6 +303,7 @@ struct Snapshot {
 struct Trainer<'a> {
     spec: &'a RunSpec,
     rank: u32,
+    crew: Crew,
     data: &'a Dataset,
     schedule: Schedule,
     plan: ShardPlan,
@@ -317,7 +338,9 @@ type Tell<'a> = dyn FnMut(usize, &[f32]) -> Result<(), BoxError> + 'a;
 impl Trainer<'_> {
     /// Trains; returns the time it took.
     fn learn(&mut self, sync: &mut dyn Synchroniser) -> Result<Duration, WorkerError> {
-        self.warm_up();
+        if self.crew.trains() {
+            self.warm_up();
+        }
         sync.start(&mut self.parameters).map_err(failed(0, "start"))?;
         self.clock = Instant::now();
         self.reported = self.clock;
@@ -395,6 +418,14 @@ impl Trainer<'_> {
         Ok(loss)
     }
 
+    /// A step of the others, on a rank that only serves.
+    fn serve(&mut self, at: Position, sync: &mut dyn Synchroniser) -> Result<(), WorkerError> {
+        let cost = sync.serve_step().map_err(failed(self.epoch_of(at), "serve a step"))?;
+        self.steps += 1;
+        self.charge(cost);
+        Ok(())
+    }
+
     fn gradients_of(&mut self, indices: &[usize], on_ready: &mut dyn FnMut(usize, &[f32])) -> f32 {
         let Self { data, network, parameters, gradients, images, labels, .. } = self;
         data.gather(&data.train, indices.iter().copied(), images, labels);
@@ -414,7 +445,7 @@ impl Trainer<'_> {
 
     fn report_progress(&mut self, at: Position, loss: f32) -> Result<(), WorkerError> {
         let now = Instant::now();
-        if self.rank != 0 || now - self.reported < PROGRESS_EVERY {
+        if !self.crew.reports() || now - self.reported < PROGRESS_EVERY {
             return Ok(());
         }
         self.reported = now;
@@ -465,7 +496,7 @@ impl Trainer<'_> {
     }
 
     fn own_samples(&self) -> u64 {
-        self.steps * u64::from(self.spec.batch)
+        if self.crew.trains() { self.steps * u64::from(self.spec.batch) } else { 0 }
     }
 
     fn tell(&mut self, message: &Message) -> Result<(), WorkerError> {

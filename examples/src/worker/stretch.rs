@@ -91,7 +91,7 @@ impl EpochSoFar {
 impl Trainer<'_> {
     /// Samples of all ranks in an epoch that all take part in.
     fn epoch_samples(&self) -> u64 {
-        self.plan.steps() as u64 * u64::from(self.spec.ranks) * u64::from(self.spec.batch)
+        self.plan.steps() as u64 * u64::from(self.crew.workers()) * u64::from(self.spec.batch)
     }
 
     /// Samples of all ranks in the whole job.
@@ -135,7 +135,7 @@ impl Trainer<'_> {
         sync: &mut dyn Synchroniser,
     ) -> Result<Position, WorkerError> {
         let stretch = sync.stretch(start);
-        let all = self.spec.ranks as usize;
+        let all = self.crew.workers() as usize;
         let members = stretch.members.as_ref().map_or(all, Vec::len);
         let per_step = members as u64 * u64::from(self.spec.batch);
         let left = (start.total - start.samples).div_ceil(per_step);
@@ -144,10 +144,14 @@ impl Trainer<'_> {
         if stretch.takes_part {
             let mut at = start;
             for index in 1..=steps {
-                let loss = self.step(at, &stretch, sync)?;
-                epoch.add(loss);
                 let next = at.after(1, per_step);
-                self.report_progress(next, loss)?;
+                if self.crew.trains() {
+                    let loss = self.step(at, &stretch, sync)?;
+                    epoch.add(loss);
+                    self.report_progress(next, loss)?;
+                } else {
+                    self.serve(at, sync)?;
+                }
                 if index < steps && self.ends_epoch(at, next) {
                     self.end_epoch(at, epoch, stretch.members.as_deref(), sync)?;
                 }
@@ -228,6 +232,7 @@ impl Trainer<'_> {
     fn measures(&self, epoch: u32, members: Option<&[u32]>) -> bool {
         let ranks = self.spec.ranks;
         let turns = (0..ranks).map(|next| (epoch % ranks + next) % ranks);
+        let turns = turns.filter(|rank| self.crew.has(*rank));
         let mut able = turns.filter(|rank| members.is_none_or(|members| members.contains(rank)));
         able.next() == Some(self.rank)
     }

@@ -164,8 +164,11 @@ fn on_server(server: &mut OspServerConfig, key: &str, value: &str) -> Result<boo
         "placement" => {
             let (place, rank) = value.split_once('@').unwrap_or((value, "0"));
             let rank = number(key, rank)?;
-            let known =
-                [("sharded", Placement::Sharded), ("colocated", Placement::Colocated { rank })];
+            let known = [
+                ("sharded", Placement::Sharded),
+                ("colocated", Placement::Colocated { rank }),
+                ("dedicated", Placement::Dedicated { rank }),
+            ];
             server.placement = one_of(key, place, &known)?;
             server.osp.ceiling.umax = OspServerConfig::new(server.placement).osp.ceiling.umax;
         }
@@ -247,6 +250,8 @@ mod tests {
         let ModelKind::OspServer(server) = model else { panic!("{model:?}") };
         assert_eq!(server.placement, Placement::Colocated { rank: 3 });
         assert_eq!(server.osp.budget, BudgetRule::fixed(0.5));
+        let dedicated: ModelKind = "osp-ps:placement=dedicated@2".parse().unwrap();
+        assert_eq!(dedicated.server_only_rank(), Some(2));
         let single = OspServerConfig::new(server.placement);
         assert_eq!(server.osp.ceiling.umax, single.osp.ceiling.umax);
     }
@@ -277,7 +282,7 @@ mod tests {
             ("osp:bound=3", "osp-adaptive"),
             ("osp:merge=both", "delta, overwrite"),
             ("osp-ps:span=2", "no setting 'span'"),
-            ("osp-ps:placement=here", "sharded, colocated"),
+            ("osp-ps:placement=here", "sharded, colocated, dedicated"),
             ("bsp:x=1", "bsp has no settings"),
             ("local-sgd:every=0", "not every 0"),
             ("ssp:3", "staleness"),

@@ -55,7 +55,7 @@ impl Staged {
             for reply in shard.handle_body(&push, body)? {
                 for worker in 0..self.world_size {
                     let queue = self.replies.entry((worker, server, reply.stage)).or_default();
-                    queue.push_back(reply.message.clone());
+                    queue.push_back(reply.message_for(worker));
                 }
             }
         }

@@ -52,6 +52,14 @@ impl Fingerprint {
     }
 }
 
+/// As [`disagreeing`], of the ranks but `except`, if that is one.
+pub(crate) fn disagreeing_but(words: &[u64], except: Option<u32>) -> Vec<u32> {
+    let Some(except) = except else { return disagreeing(words) };
+    let mut others = words.to_vec();
+    others.remove(except as usize);
+    disagreeing(&others).into_iter().map(|rank| rank + u32::from(rank >= except)).collect()
+}
+
 /// An error that names the ranks whose fingerprint is not the most common one, if there are any.
 /// Of equally common ones, that of the lowest rank counts as right.
 pub(crate) fn compare(step: u64, fingerprints: &[u64]) -> Option<Error> {

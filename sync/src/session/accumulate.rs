@@ -107,10 +107,12 @@ impl Session {
     /// The first call takes memory for one copy of the gradients, which the session keeps.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a length differs from the session's tensors, or after
-    /// [`Self::gradient_ready`] in the same step; the sums are as before then.
+    /// [`Error::InvalidArgument`] if a length differs from the session's tensors, after
+    /// [`Self::gradient_ready`] in the same step, or on a rank that only serves; the sums are as
+    /// before then.
     pub fn accumulate(&mut self, gradients: &[&[f32]], loss: f32) -> Result<()> {
         self.check_running()?;
+        self.check_trains()?;
         self.announced.check_none()?;
         check_lengths("gradients", &self.tensors, gradients.iter().map(|tensor| tensor.len()))?;
         self.accumulated.add(gradients, loss);

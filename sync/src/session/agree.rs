@@ -70,7 +70,7 @@ pub(crate) fn gather(communicator: &Communicator, words: &[u64]) -> Result<Vec<u
     Ok(all)
 }
 
-pub(super) fn differ(words: &[u64], what: String) -> Result<()> {
+fn differ(words: &[u64], what: String) -> Result<()> {
     let ranks = check::disagreeing(words);
     if ranks.is_empty() { Ok(()) } else { Err(Error::JobMismatch { what, ranks }) }
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use syncline_comm::{Class, Communicator, ReduceOp, Request};
 
-use super::agree::{self, differ};
+use super::agree;
 use super::shards::{ShardState, Shards};
 use super::stages::Stages;
 use crate::clock::Moment;
 use crate::config::{ModelKind, SessionConfig};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layout::{ELEMENT_BYTES, Layout};
-use crate::model::check::Fingerprint;
+use crate::model::check::{self, Fingerprint};
 use crate::model::{Action, Event, Job, Lane, Memory, ReduceId, SyncModel, Tensors, Timing};
 use crate::optimiser::{Moments, Optimiser};
 use crate::server::audit::AuditReport;
@@ -51,6 +51,8 @@ pub(super) struct Exchange {
     /// Of the micro-batches in each step of this rank under the model that runs now; none where
     /// ranks may differ.
     micro_batches: Option<Fingerprint>,
+    /// A rank that only serves, and has no micro-batches.
+    server_only: Option<u32>,
 }
 
 /// A reduction under way.
@@ -77,6 +79,7 @@ impl Exchange {
             started: BTreeMap::new(),
             started_bytes: 0,
             micro_batches: None,
+            server_only: None,
             stages: None,
         };
         exchange.configure(config, layout, parameters, memory)?;
@@ -94,6 +97,7 @@ impl Exchange {
     ) -> Result<()> {
         debug_assert!(self.started.is_empty(), "a drain before");
         self.micro_batches = config.model.server().is_none().then(|| Fingerprint::new(0));
+        self.server_only = config.model.server_only_rank();
         if let Some(Shards { communicator, .. }) = self.shards.take() {
             self.spare = Some(communicator);
         }
@@ -102,7 +106,6 @@ impl Exchange {
         }
         match config.model {
             ModelKind::OspServer(server) => {
-                server.check_world(self.urgent.world_size())?;
                 let background = self.background()?;
                 let lanes = Lanes { urgent: self.take_spare()?, background };
                 let job = Job::new(self.urgent.rank(), self.urgent.world_size(), config);
@@ -284,7 +287,11 @@ impl Exchange {
         let all = self.gather(&[words, &[print.value()]].concat())?;
         let each = || all.chunks_exact(words.len() + 1);
         let prints: Vec<u64> = each().map(|rank| rank[words.len()]).collect();
-        differ(&prints, "the number of micro-batches in some step".to_owned())?;
+        let ranks = check::disagreeing_but(&prints, self.server_only);
+        if !ranks.is_empty() {
+            let what = "the number of micro-batches in some step".to_owned();
+            return Err(Error::JobMismatch { what, ranks });
+        }
         Ok(each().flat_map(|rank| &rank[..words.len()]).copied().collect())
     }
 

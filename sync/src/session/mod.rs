@@ -8,9 +8,12 @@ mod accumulate;
 pub(crate) mod agree;
 mod exchange;
 mod overlap;
+mod serve;
 mod shards;
 mod stages;
 mod switch;
+
+use std::time::Duration;
 
 use syncline_comm::{Class, Communicator};
 
@@ -56,8 +59,9 @@ pub use switch::{Snapshot, Switch, SwitchReport};
 ///
 /// Every method but the getters is collective: all ranks call it, in the same order, as often.
 /// Only steps and epochs of models with a server ([`ModelKind::server`]) are not: their ranks may
-/// make different numbers of steps between two drains. After an error, but for wrong arguments,
-/// the session is finished.
+/// make different numbers of steps between two drains. A rank that only serves calls
+/// [`Self::serve_step`] for each [`Self::step`] of the others. After an error, but for wrong
+/// arguments, the session is finished.
 #[derive(Debug)]
 pub struct Session {
     config: SessionConfig,
@@ -91,6 +95,7 @@ impl Session {
         config: &SessionConfig,
     ) -> Result<Self> {
         config.validate()?;
+        config.model.check_world(communicator.world_size())?;
         check_lengths("parameters", tensors, parameters.iter().map(|tensor| tensor.len()))?;
         let urgent = communicator.duplicate(Class::Urgent)?;
         agree(&urgent, tensors, config)?;
@@ -127,8 +132,9 @@ impl Session {
     /// [`Self::accumulate`], the means of all micro-batches count, with this one as the last.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a length differs from the session's tensors; nothing was sent
-    /// then. After any other error `parameters` are unspecified and the session is finished.
+    /// [`Error::InvalidArgument`] if a length differs from the session's tensors, or on a rank
+    /// that only serves ([`Self::is_server_only`]); nothing was sent then. After any other error
+    /// `parameters` are unspecified and the session is finished.
     pub fn step(
         &mut self,
         parameters: &mut [&mut [f32]],
@@ -139,6 +145,7 @@ impl Session {
         let compute = self.released.elapsed();
         let start = Moment::now();
         self.check_tensors(parameters)?;
+        self.check_trains()?;
         check_lengths("gradients", &self.tensors, gradients.iter().map(|tensor| tensor.len()))?;
         let mut accumulated = std::mem::take(&mut self.accumulated);
         self.exchange.count_micro_batches(accumulated.micro_batches() + 1);
@@ -149,6 +156,17 @@ impl Session {
         accumulated.clear();
         self.accumulated = accumulated;
         let bytes_overlapped = self.announced.take();
+        Ok(self.report(compute, start, waits, bytes_overlapped))
+    }
+
+    /// Counts a step that is over.
+    fn report(
+        &mut self,
+        compute: Duration,
+        start: Moment,
+        waits: Waits,
+        bytes_overlapped: u64,
+    ) -> StepReport {
         self.step += 1;
         let traffic = self.model.traffic();
         let all = traffic.important_bytes + traffic.deferred_bytes;
@@ -170,11 +188,11 @@ impl Session {
         };
         self.stats.add(&report);
         self.released = Moment::now();
-        Ok(report)
+        report
     }
 
     /// Ends an epoch, in which this rank's mean training loss was `mean_loss`, and says how many
-    /// bytes the next one may defer, and why.
+    /// bytes the next one may defer, and why. The loss of a rank that only serves counts nowhere.
     ///
     /// # Errors
     /// As [`Self::step`].

@@ -52,12 +52,13 @@ impl Session {
     /// is the mean of all.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a tensor that the session does not have, another length, or a
-    /// second call in one step; nothing was sent then. After any other error the session is
-    /// finished.
+    /// [`Error::InvalidArgument`] for a tensor that the session does not have, another length, a
+    /// second call in one step, or on a rank that only serves; nothing was sent then. After any
+    /// other error the session is finished.
     pub fn gradient_ready(&mut self, tensor: usize, gradient: &[f32]) -> Result<()> {
         let compute = self.released.elapsed();
         self.check_running()?;
+        self.check_trains()?;
         let invalid = |reason| Err(Error::InvalidArgument { reason });
         let Some(spec) = self.tensors.get(tensor) else {
             let count = self.tensors.len();

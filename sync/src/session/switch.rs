@@ -109,7 +109,8 @@ impl Session {
     /// bits on every rank. Collective; steps may follow at once.
     ///
     /// # Errors
-    /// [`Error::Config`] and [`Error::InvalidArgument`] before anything is sent.
+    /// [`Error::Config`] and [`Error::InvalidArgument`] before anything is sent; the former also
+    /// if a rank trains under one model and only serves under the other.
     /// [`Error::JobMismatch`] on every rank if they name different targets,
     /// [`Error::ReplicasDiffer`] if the result differs; the session is finished then, as after any
     /// error of communication.
@@ -194,6 +195,16 @@ impl Session {
             ..self.config
         };
         config.validate()?;
+        config.model.check_world(self.exchange.urgent().world_size())?;
+        if config.model.server_only_rank() != self.config.model.server_only_rank() {
+            let words = |model: &ModelKind| match model.server_only_rank() {
+                Some(rank) => format!("rank {rank} only serves under {}", model.name()),
+                None => format!("all ranks train under {}", model.name()),
+            };
+            let (from, to) = (words(&self.config.model), words(&config.model));
+            let reason = format!("a switch keeps which ranks train: {from}, {to}");
+            return Err(Error::Config { reason });
+        }
         if config.optimiser.has_second_moment() != self.config.optimiser.has_second_moment() {
             let reason = "a switch keeps the kind of optimiser, whose memory goes on".to_owned();
             return Err(Error::Config { reason });

@@ -18,7 +18,7 @@ use super::window::{Aimd, WindowRule, WindowSeen, Windowed};
 /// How long the overlapped stage takes for U bytes, and so how many hide behind one computation.
 ///
 /// `b` is the bandwidth of a rank's (or the server's) link in one direction, `T` the computation's
-/// time, `p` the loss rate, `N` the world size.
+/// time, `p` the loss rate, `N` the number of ranks that train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UmaxModel {
     /// One server, full duplex, push and pull of different layers overlap: b T (1-p) / N.
@@ -34,7 +34,8 @@ pub enum UmaxModel {
 impl UmaxModel {
     /// Bytes that hide; infinite where nothing has to be moved.
     pub fn bytes(self, bandwidth: f64, compute: Duration, loss_rate: f64, world_size: u32) -> f64 {
-        if world_size <= 1 {
+        // A server may be on another rank than the only worker.
+        if world_size <= 1 && self == Self::Sharded {
             return f64::INFINITY;
         }
         let moved = bandwidth * compute.as_secs_f64();
@@ -90,7 +91,7 @@ pub struct Observation {
     pub compute: Duration,
     /// Bytes per second and direction of a rank's link, if anything was moved.
     pub bandwidth: Option<f64>,
-    /// Ranks.
+    /// Ranks that train.
     pub world_size: u32,
     /// S(G), bytes of all gradients of one rank.
     pub total_bytes: u64,

@@ -80,17 +80,18 @@ impl Measurements {
 }
 
 /// What all ranks' words say, the same on every rank: the mean of the losses, and the slowest
-/// computation, because the ranks that are faster wait for it in RS anyway.
-pub(crate) fn agree(words: &[u64], world_size: u32, total_bytes: u64) -> Observation {
+/// computation, because the ranks that are faster wait for it in RS anyway. `workers` of the ranks
+/// train; the words of others are zeros.
+pub(crate) fn agree(words: &[u64], workers: u32, total_bytes: u64) -> Observation {
     let each =
         |index: usize| words.chunks_exact(WORDS).map(move |words| f64::from_bits(words[index]));
     let slowest = each(1).fold(0.0, f64::max);
     let bandwidth = each(2).fold(0.0, f64::max);
     Observation {
-        mean_loss: each(0).sum::<f64>() / f64::from(world_size),
+        mean_loss: each(0).sum::<f64>() / f64::from(workers),
         compute: Duration::try_from_secs_f64(slowest).unwrap_or_default(),
         bandwidth: (bandwidth > 0.0).then_some(bandwidth),
-        world_size,
+        world_size: workers,
         total_bytes,
     }
 }

@@ -19,6 +19,11 @@
 //! splits a step later ([`super::osp::GibLag::Two`]), each worker clips its own gradient, and a
 //! budget that falls to 0 leaves one more step with deferred slices.
 //!
+//! A rank that only serves ([`settings::Placement::Dedicated`]) keeps step with the workers: it
+//! pushes nothing, with the same heads, and waits for replies without parameters. So it is never
+//! ahead of them by more than they are of one another, and drains, agreements and comparisons come
+//! at the same step everywhere. It learns the parameters when they are collected.
+//!
 //! Source: arXiv 2306.16926.
 
 pub mod settings;
@@ -145,6 +150,11 @@ impl OspServer {
         &self.gib
     }
 
+    /// Whether this rank trains.
+    fn is_worker(&self) -> bool {
+        self.config.placement.server_only_rank() != Some(self.job.rank)
+    }
+
     /// Slices of one server and one stage of the step whose bitmap is `gib`.
     fn slices(&self, which: usize, stage: Stage) -> impl Iterator<Item = &Slice> {
         let range = self.assignment.parts()[which].slices.clone();
@@ -173,7 +183,7 @@ impl OspServer {
             Stage::Rs => wire::flag_words(self.assignment.parts()[which].slices.len()),
             Stage::Ics => 0,
         };
-        flags + values * self.stage_len(which, stage)
+        flags + if self.is_worker() { values * self.stage_len(which, stage) } else { 0 }
     }
 
     fn push(&mut self, stage: Stage, tensors: &Tensors<'_, '_>) {
@@ -181,8 +191,8 @@ impl OspServer {
             if !self.takes_part(which, stage) {
                 continue;
             }
-            let mut body = Vec::with_capacity(self.stage_len(which, stage));
-            for slice in self.slices(which, stage) {
+            let mut body = Vec::new();
+            for slice in self.slices(which, stage).filter(|_| self.is_worker()) {
                 let gradient = &tensors.gradients[slice.tensor][slice.within()];
                 body.extend(gradient.iter().map(|value| (value * self.scale).to_bits()));
             }
@@ -239,7 +249,9 @@ impl OspServer {
             wire::decode_flags(flags, &mut self.next[range]);
             rest = values;
         }
-        self.take_state(which, stage, rate, rest);
+        if self.is_worker() {
+            self.take_state(which, stage, rate, rest);
+        }
         self.timing.elapsed = self.timing.elapsed.max(timing.elapsed);
         self.timing.blocked += timing.blocked;
         self.awaited -= 1;
@@ -303,13 +315,14 @@ impl OspServer {
     /// U_max's formula takes for the same slices.
     fn measure(&mut self, stage: Stage, is_overlapped: bool) {
         let ranks = f64::from(self.job.world_size);
-        if self.job.world_size <= 1 {
+        if self.job.world_size <= 1 || !self.is_worker() {
             return;
         }
         let parts = 0..self.assignment.parts().len();
         let len: usize = parts.map(|which| self.stage_len(which, stage)).sum();
         let bytes = (len * ELEMENT_BYTES) as u64;
-        let moved = self.config.moved_bytes(bytes, self.job.world_size);
+        let workers = self.config.placement.workers(self.job.world_size);
+        let moved = self.config.moved_bytes(bytes, workers);
         let counted = moved * ranks / (2.0 * (ranks - 1.0)) / ELEMENT_BYTES as f64;
         let counted = counted.round() as usize;
         self.measurements.transfer(counted, self.job.world_size, self.timing, is_overlapped);
@@ -330,7 +343,8 @@ impl OspServer {
             gradient_scale: self.scale,
             updates: self.updates + self.step,
         };
-        for (slice, is_important) in self.layout.slices().iter().zip(&self.gib) {
+        let slices = self.layout.slices().iter().zip(&self.gib);
+        for (slice, is_important) in slices.filter(|_| self.is_worker()) {
             let target = &mut tensors.parameters[slice.tensor][slice.within()];
             let parameters = &self.parameters[slice.flat()];
             if *is_important {
@@ -405,12 +419,18 @@ impl SyncModel for OspServer {
     fn handle_event(&mut self, event: Event, tensors: &mut Tensors<'_, '_>) {
         match (self.state, event) {
             (State::Agreeing, Event::Gathered { words }) => {
-                let (ranks, bytes) = (self.job.world_size, self.layout.bytes());
-                self.decision = self.policy.decide(&measure::agree(&words, ranks, bytes));
+                let workers = self.config.placement.workers(self.job.world_size);
+                let seen = measure::agree(&words, workers, self.layout.bytes());
+                self.decision = self.policy.decide(&seen);
                 self.state = State::Idle;
             }
             (State::Checking, Event::Gathered { words }) => {
-                self.actions.extend(check::compare(self.step, &words).map(Action::Fail));
+                let server_only = self.config.placement.server_only_rank();
+                let ranks = check::disagreeing_but(&words, server_only);
+                if !ranks.is_empty() {
+                    let error = Error::ReplicasDiffer { step: self.step, ranks };
+                    self.actions.push_back(Action::Fail(error));
+                }
                 self.state = State::Idle;
             }
             (State::Collecting, Event::Collected { parameters, versions }) => {
@@ -423,12 +443,15 @@ impl SyncModel for OspServer {
             }
             (State::Idle, Event::Drain) => self.collect(),
             (State::Idle, Event::EpochEnded { mean_loss }) => {
+                let mean_loss = if self.is_worker() { mean_loss } else { 0.0 };
                 let words = self.measurements.take_words(mean_loss);
                 self.actions.push_back(Action::Gather { words });
                 self.state = State::Agreeing;
             }
             (State::Idle, Event::StepEnded(ended)) => {
-                self.measurements.step(&ended);
+                if self.is_worker() {
+                    self.measurements.step(&ended);
+                }
                 self.ended = ended;
                 if self.ics.is_some() {
                     self.await_replies(Stage::Ics, State::WaitingIcs);

@@ -26,7 +26,7 @@ pub struct OspServerConfig {
     pub moments: MomentSource,
 }
 
-/// Where the servers are. Every rank trains; a server that does not train is not made.
+/// Where the servers are, and so which ranks train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// The whole server on one training rank, whose link carries the traffic of all others. One
@@ -35,9 +35,30 @@ pub enum Placement {
         /// Which.
         rank: u32,
     },
+    /// The whole server on one rank, which does not train: the paper's testbed. The others are the
+    /// workers: averages are over them, and the server's link carries the traffic of all.
+    Dedicated {
+        /// Which.
+        rank: u32,
+    },
     /// One shard on each rank, of whole slices and about equal bytes. Each shard splits its own
     /// share of the budget, in proportion to its bytes, without knowing the scores of the others.
     Sharded,
+}
+
+impl Placement {
+    /// The rank that only serves, if there is one.
+    pub fn server_only_rank(self) -> Option<u32> {
+        match self {
+            Self::Dedicated { rank } => Some(rank),
+            Self::Colocated { .. } | Self::Sharded => None,
+        }
+    }
+
+    /// How many ranks train.
+    pub(crate) fn workers(self, world_size: u32) -> u32 {
+        world_size - u32::from(self.server_only_rank().is_some())
+    }
 }
 
 /// How a worker knows the optimiser's moments.
@@ -71,7 +92,9 @@ impl OspServerConfig {
         let osp = OspConfig::default();
         let umax = match placement {
             // A pull begins when all pushes are in: the two do not overlap.
-            Placement::Colocated { .. } => UmaxModel::ServerPushThenPull,
+            Placement::Colocated { .. } | Placement::Dedicated { .. } => {
+                UmaxModel::ServerPushThenPull
+            }
             Placement::Sharded => UmaxModel::Sharded,
         };
         let ceiling = Ceiling { umax, ..osp.ceiling };
@@ -100,11 +123,15 @@ impl OspServerConfig {
     /// Whether they can work with so many ranks.
     ///
     /// # Errors
-    /// [`Error::Config`] if the server's rank is none.
+    /// [`Error::Config`] if the server's rank is none, or nobody would train.
     pub(crate) fn check_world(&self, world_size: u32) -> Result<()> {
         match self.placement {
-            Placement::Colocated { rank } if rank >= world_size => {
+            Placement::Colocated { rank } | Placement::Dedicated { rank } if rank >= world_size => {
                 let reason = format!("the server's rank is below {world_size}, not {rank}");
+                Err(Error::Config { reason })
+            }
+            Placement::Dedicated { .. } if world_size == 1 => {
+                let reason = "a dedicated server needs another rank, which trains".to_owned();
                 Err(Error::Config { reason })
             }
             _ => Ok(()),
@@ -125,9 +152,9 @@ impl OspServerConfig {
     }
 
     /// Bytes that the busiest link carries in one direction, or one after the other, while all
-    /// ranks exchange `bytes` each: what U_max's formula takes for the same exchange.
-    pub(crate) fn moved_bytes(&self, bytes: u64, world_size: u32) -> f64 {
-        let ranks = f64::from(world_size);
+    /// `workers` exchange `bytes` each: what U_max's formula takes for the same exchange.
+    pub(crate) fn moved_bytes(&self, bytes: u64, workers: u32) -> f64 {
+        let ranks = f64::from(workers);
         let factor = match self.osp.ceiling.umax {
             UmaxModel::ServerPipelined | UmaxModel::ServerRetransmitting => ranks,
             UmaxModel::ServerPushThenPull => 2.0 * ranks,
@@ -158,7 +185,7 @@ impl Assignment {
     /// Gives each slice to the server in whose equal part of the flat space its middle lies.
     pub fn new(placement: Placement, world_size: u32, layout: &Layout) -> Self {
         let servers = match placement {
-            Placement::Colocated { rank } => rank..rank + 1,
+            Placement::Colocated { rank } | Placement::Dedicated { rank } => rank..rank + 1,
             Placement::Sharded => 0..world_size,
         };
         let (count, slices) = (servers.len(), layout.slices());
@@ -242,6 +269,14 @@ mod tests {
         let far = OspServerConfig::new(Placement::Colocated { rank: 3 });
         far.check_world(4).unwrap();
         assert!(far.check_world(3).unwrap_err().to_string().contains("below 3, not 3"));
+        let dedicated = |rank| OspServerConfig::new(Placement::Dedicated { rank });
+        dedicated(1).check_world(2).unwrap();
+        for (config, ranks, text) in
+            [(dedicated(2), 2, "below 2, not 2"), (dedicated(0), 1, "trains")]
+        {
+            let error = config.check_world(ranks).unwrap_err();
+            assert!(matches!(error, Error::Config { .. }) && error.to_string().contains(text));
+        }
     }
 
     #[test]
@@ -260,7 +295,7 @@ mod tests {
     /// What was moved in the time of one computation is what would just hide behind it.
     #[test]
     fn the_limit_that_follows_from_a_transfer_is_what_it_moved() {
-        for placement in [Placement::Sharded, Placement::Colocated { rank: 0 }] {
+        for placement in [Placement::Sharded, Placement::Dedicated { rank: 0 }] {
             for umax in [
                 UmaxModel::Sharded,
                 UmaxModel::ServerPipelined,

@@ -189,6 +189,44 @@ fn after_a_drain_all_hold_what_the_servers_hold() {
     }
 }
 
+/// The lists of the workers, with an empty one where rank `server` has none.
+fn around(server: usize, lists: &[TensorList]) -> Vec<TensorList> {
+    let mut all = lists.to_vec();
+    all.insert(server, TensorList::new());
+    all
+}
+
+/// The workers see the same as if the server were on one of them, to the bit.
+#[test]
+fn a_dedicated_server_serves_the_workers_alone() {
+    for server_rank in [0, 1, 3] {
+        for share in [0.0, 0.6, 1.0] {
+            let mut random = fastrand::Rng::with_seed(8);
+            let start = random_list(&mut random);
+            let placement = Placement::Dedicated { rank: server_rank as u32 };
+            let mut ps = lockstep(server(share, placement), sgd(), 4, &start);
+            let among = server(share, Placement::Colocated { rank: 0 });
+            let mut expected = lockstep(among, sgd(), 3, &start);
+            for _ in 0..3 {
+                for _ in 0..4 {
+                    let lists: Vec<_> = (0..3).map(|_| random_list(&mut random)).collect();
+                    ps.step(&around(server_rank, &lists), RATE).unwrap();
+                    expected.step(&lists, RATE).unwrap();
+                    for worker in 0..3 {
+                        let rank = worker + usize::from(worker >= server_rank);
+                        let found = bits(ps.parameters(rank));
+                        assert_eq!(found, bits(expected.parameters(worker)), "{share}");
+                    }
+                }
+                ps.drain().unwrap();
+                expected.drain().unwrap();
+                let held = bits(expected.parameters(0));
+                (0..4).for_each(|rank| assert_eq!(bits(ps.parameters(rank)), held));
+            }
+        }
+    }
+}
+
 /// Whole numbers, a rate of 1, no momentum: the end is the start less the sum of the averages.
 #[test]
 fn every_gradient_is_applied_exactly_once() {
@@ -402,7 +440,10 @@ impl Chance {
                 self.handle(rank, Event::StageReplied { server, message, timing });
             }
             // Replicas are compared at the end, bit by bit.
-            Some(Action::Gather { .. }) => self.handle(rank, Event::Gathered { words: vec![0] }),
+            Some(Action::Gather { .. }) => {
+                let words = vec![0; self.models.len()];
+                self.handle(rank, Event::Gathered { words });
+            }
             Some(action) => {
                 self.blocked[rank] = Some(action);
                 return false;
@@ -423,7 +464,7 @@ impl Chance {
             for reply in shard.handle_body(&push, body).unwrap() {
                 for worker in 0..self.models.len() as u32 {
                     let queue = self.replies.entry((worker, server, reply.stage)).or_default();
-                    queue.push_back(reply.message.clone());
+                    queue.push_back(reply.message_for(worker));
                 }
             }
         }
@@ -456,9 +497,11 @@ impl Chance {
 fn random_arrival_gives_the_same_bits_and_no_deadlock() {
     const STEPS: usize = 8;
     for seed in 0..200 {
-        let ranks = 2 + (seed % 3) as u32;
-        let placement = placements()[seed as usize % 2];
-        let config = server([0.3, 0.7, 1.0][seed as usize % 3], placement);
+        let ranks = 2 + (seed / 3 % 3) as u32;
+        // The lists of a rank that only serves count for nothing.
+        let dedicated = Placement::Dedicated { rank: ranks - 1 };
+        let placement = [SHARDED, Placement::Colocated { rank: 0 }, dedicated][seed as usize % 3];
+        let config = server([0.3, 0.7, 1.0][seed as usize / 9 % 3], placement);
         let mut random = fastrand::Rng::with_seed(seed);
         let start = random_list(&mut random);
         let all: Vec<Vec<TensorList>> =

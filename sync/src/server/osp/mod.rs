@@ -52,7 +52,7 @@ pub struct OspShard {
     next: Vec<bool>,
     rs: Gathering,
     ics: Gathering,
-    /// Per worker: pushes no more.
+    /// Per rank: pushes no more.
     done: Vec<bool>,
     /// Room for the average of one slice.
     gradient: Vec<f32>,
@@ -65,13 +65,13 @@ struct Gathering {
     is_open: bool,
     /// What all workers must say alike.
     terms: Option<(u32, u64)>,
-    /// Per worker: the body.
+    /// Per rank: the body. That of a rank that only serves is empty, and no contribution.
     bodies: Vec<Option<Vec<u32>>>,
 }
 
 impl Gathering {
-    fn new(workers: u32, is_open: bool) -> Self {
-        Self { step: 0, is_open, terms: None, bodies: vec![None; workers as usize] }
+    fn new(ranks: u32, is_open: bool) -> Self {
+        Self { step: 0, is_open, terms: None, bodies: vec![None; ranks as usize] }
     }
 
     fn is_full(&self) -> bool {
@@ -82,7 +82,7 @@ impl Gathering {
         self.bodies.iter().all(Option::is_none)
     }
 
-    /// The contributions, in order of ranks, and what came with them; the gathering is closed.
+    /// What all ranks sent, in their order, and what came with them; the gathering is closed.
     fn take(&mut self) -> (Vec<Vec<u32>>, f32, u64) {
         self.is_open = false;
         let (rate, budget) = self.terms.take().unwrap_or_default();
@@ -91,13 +91,26 @@ impl Gathering {
     }
 }
 
-/// An answer to every worker.
+/// An answer to every rank that pushed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// Which pushes it answers.
     pub stage: Stage,
     /// As [`wire`] has it.
     pub message: Vec<u32>,
+    /// The rank that only serves, if there is one, and how much of the message it gets: all but
+    /// the parameters, which it has.
+    brief: Option<(u32, usize)>,
+}
+
+impl Reply {
+    /// The message to `rank`.
+    pub fn message_for(&self, rank: u32) -> Vec<u32> {
+        match self.brief {
+            Some((server, len)) if server == rank => self.message[..len].to_vec(),
+            _ => self.message.clone(),
+        }
+    }
 }
 
 /// What has to follow a head.
@@ -113,7 +126,7 @@ pub enum Expected {
 
 impl OspShard {
     /// What `job.rank` serves, if anything, starting from these parameters and moments of all
-    /// slices; every rank is a worker.
+    /// slices.
     ///
     /// # Panics
     /// If parameters or moments are not those of the layout.
@@ -189,13 +202,14 @@ impl OspShard {
         if gathering.bodies[worker as usize].is_some() {
             return broken(format!("of step {step} twice"));
         }
-        let len = self.stage_len(stage);
+        let is_worker = self.is_worker(worker);
+        let len = if is_worker { self.stage_len(stage) } else { 0 };
         if push.words as usize != len {
             return broken(format!("of {} elements, not {len}", push.words));
         }
         let terms = (push.learning_rate.to_bits(), push.budget);
         match gathering.terms {
-            Some(others) if others != terms => broken(format!(
+            Some(others) if is_worker && others != terms => broken(format!(
                 "of step {step} with rate {} and budget {}, others with {} and {}",
                 push.learning_rate,
                 push.budget,
@@ -219,11 +233,14 @@ impl OspShard {
             let reason = format!("rank {worker} announced {words} elements and sent {len}");
             return Err(Error::Protocol { reason });
         }
+        let is_worker = self.is_worker(push.worker);
         let gathering = match push.stage {
             Stage::Rs => &mut self.rs,
             Stage::Ics => &mut self.ics,
         };
-        gathering.terms = Some((push.learning_rate.to_bits(), push.budget));
+        if is_worker {
+            gathering.terms = Some((push.learning_rate.to_bits(), push.budget));
+        }
         gathering.bodies[push.worker as usize] = Some(body);
         let mut replies = Vec::new();
         if self.ics.is_full() {
@@ -242,7 +259,7 @@ impl OspShard {
     }
 
     /// Instead of the reply to a stage that workers wait for or will wait for, and as long.
-    pub(crate) fn refusal(&self, stage: Stage) -> Option<Vec<u32>> {
+    pub(crate) fn refusal(&self, stage: Stage) -> Option<Reply> {
         if !self.gathering(stage).is_open {
             return None;
         }
@@ -250,8 +267,20 @@ impl OspShard {
         if stage == Stage::Rs {
             message.extend(wire::encode_flags(&self.next));
         }
+        Some(self.reply(stage, message))
+    }
+
+    /// Whether that rank trains.
+    fn is_worker(&self, rank: u32) -> bool {
+        self.config.placement.server_only_rank() != Some(rank)
+    }
+
+    /// A reply that starts with `message`, and goes on with the state of the stage's slices.
+    fn reply(&self, stage: Stage, mut message: Vec<u32>) -> Reply {
+        let server_only = self.config.placement.server_only_rank();
+        let brief = server_only.map(|rank| (rank, message.len()));
         self.write_state(stage, &mut message);
-        Some(message)
+        Reply { stage, message, brief }
     }
 
     /// Lets all workers push again.
@@ -317,21 +346,19 @@ impl OspShard {
         self.apply(Stage::Rs, step, &bodies, rate, budget);
         let mut message = wire::encode_reply(Stage::Rs, self.job.rank, step).to_vec();
         message.extend(wire::encode_flags(&following));
-        self.write_state(Stage::Rs, &mut message);
+        let reply = self.reply(Stage::Rs, message);
         self.current = std::mem::replace(&mut self.next, following);
         self.rs = Gathering { step: step + 1, is_open: true, ..self.rs.take_empty() };
         let is_open = self.current.contains(&false);
         self.ics = Gathering { step, is_open, ..self.ics.take_empty() };
-        Reply { stage: Stage::Rs, message }
+        reply
     }
 
     fn finish_ics(&mut self) -> Reply {
         let step = self.ics.step;
         let (bodies, rate, budget) = self.ics.take();
         self.apply(Stage::Ics, step, &bodies, rate, budget);
-        let mut message = wire::encode_reply(Stage::Ics, self.job.rank, step).to_vec();
-        self.write_state(Stage::Ics, &mut message);
-        Reply { stage: Stage::Ics, message }
+        self.reply(Stage::Ics, wire::encode_reply(Stage::Ics, self.job.rank, step).to_vec())
     }
 
     /// The bitmap of the step after `step`.
@@ -363,6 +390,8 @@ impl OspShard {
 
     /// Averages in order of ranks, and makes the optimiser's step on each slice of the stage.
     fn apply(&mut self, stage: Stage, step: u64, bodies: &[Vec<u32>], rate: f32, budget: u64) {
+        let of_workers = || (0..).zip(bodies).filter(|(rank, _)| self.is_worker(*rank));
+        let bodies: Vec<&[u32]> = of_workers().map(|(_, body)| body.as_slice()).collect();
         let is_scored = budget > 0 && (step + 1).is_multiple_of(self.config.osp.gib_every);
         let size = StepSize::new(rate, self.memory.updates + step);
         let slices: Vec<(usize, Slice)> =
@@ -370,7 +399,7 @@ impl OspShard {
         let mut start = 0;
         for (index, slice) in slices {
             assert_eq!(self.versions[index], step, "a slice takes each gradient in its turn");
-            average(bodies, start..start + slice.len, &mut self.gradient);
+            average(&bodies, start..start + slice.len, &mut self.gradient);
             let own = slice.offset - self.part.flat.start..slice.flat().end - self.part.flat.start;
             let parameters = &mut self.parameters[own.clone()];
             if is_scored {
@@ -415,7 +444,7 @@ impl Gathering {
 }
 
 /// The average of one range of all contributions, added up in order of ranks.
-fn average(bodies: &[Vec<u32>], range: Range<usize>, average: &mut Vec<f32>) {
+fn average(bodies: &[&[u32]], range: Range<usize>, average: &mut Vec<f32>) {
     average.clear();
     let mut bodies_left = bodies.iter();
     let Some(first) = bodies_left.next() else { return };

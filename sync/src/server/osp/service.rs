@@ -141,12 +141,12 @@ impl Serving {
     /// Tells all workers that this server gives up, where they wait or will wait for its replies.
     fn refuse(&self, shard: &OspShard) {
         for stage in [Stage::Rs, Stage::Ics] {
-            let Some(message) = shard.refusal(stage) else { continue };
+            let Some(reply) = shard.refusal(stage) else { continue };
             let lane = self.lanes.of(stage);
             for worker in 0..lane.world_size() {
                 // Fails only if the communicator did, which tells them as well. It is not waited
                 // for: a worker may have ended.
-                let _ = lane.start_send(message.clone(), worker, REPLY_TAG);
+                let _ = lane.start_send(reply.message_for(worker), worker, REPLY_TAG);
             }
         }
     }
@@ -171,7 +171,7 @@ impl Serving {
         let (lane, last) = (self.lanes.of(reply.stage), &mut self.sent[reply.stage as usize]);
         last.drain(..).try_for_each(|reply| reply.wait().map(drop))?;
         for worker in 0..lane.world_size() {
-            last.push(lane.start_send(reply.message.clone(), worker, REPLY_TAG)?);
+            last.push(lane.start_send(reply.message_for(worker), worker, REPLY_TAG)?);
         }
         Ok(())
     }

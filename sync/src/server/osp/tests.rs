@@ -162,7 +162,7 @@ fn what_breaks_the_protocol_is_refused_and_changes_nothing() {
 fn the_order_of_arrival_leaves_no_trace() {
     let terms = [1e8_f32, -1e8, 1.0].map(|value| vec![value.to_bits()]);
     let mut found = Vec::new();
-    average(&terms, 0..1, &mut found);
+    average(&terms.each_ref().map(Vec::as_slice), 0..1, &mut found);
     assert_eq!(found, [1.0 / 3.0]);
     for first in 0..2 {
         let mut shard = shard(0.0, MomentSource::Cheapest);
