@@ -10,6 +10,8 @@ pub struct Instant(pub u64);
 impl Instant {
     /// The start.
     pub const ZERO: Self = Self(0);
+    /// Later than any other.
+    pub const NEVER: Self = Self(u64::MAX);
 
     /// Time passed since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {

@@ -4,16 +4,15 @@
 //! sequence numbers. Never waits.
 
 use super::{Communicator, Inner, calibrate};
-use crate::engine::{Body, Done, Launch};
+use crate::engine::{Body, Done, Launch, Outcome};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::LocalSlice;
 use crate::offload::node::{LaneId, LaneMember, NodeLane};
-use crate::time::now;
 use crate::transport::Class;
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use syncline_kernels::{DType, ReduceOp};
 use syncline_proto::call::{Call, CollectiveKind, Fingerprint};
 use syncline_proto::collective::Algorithm;
@@ -33,15 +32,6 @@ const SLOW_BYTES_PER_S: u64 = 125_000_000;
 const PACED_LATENCY_NS: u64 = 200_000;
 /// What each further message at the same time costs.
 const PACED_MESSAGE_NS: u64 = 20_000;
-
-/// Numbers of a communicator's next calls.
-#[derive(Debug, Default)]
-pub(super) struct Sequences {
-    /// The next collective.
-    pub(super) collective: u64,
-    /// The next message, by (peer, tag, is send).
-    pub(super) messages: BTreeMap<(Rank, u32, bool), u64>,
-}
 
 /// Buffers and meaning of a collective, before it has a number.
 #[derive(Debug)]
@@ -153,8 +143,38 @@ impl Inner {
         self.lane.is_some() && wanted && NodeLane::supports(kind, self.world_size())
     }
 
-    /// Starts a collective under its number; blocking if `wait`.
-    pub(super) fn submit(&self, prepared: Prepared, wait: bool) -> Result<(Call, Arc<Done>)> {
+    /// Carries out a collective; what owned its memory comes back.
+    pub(super) fn run(&self, prepared: Prepared) -> Result<Option<Box<dyn Any + Send>>> {
+        let mut launch = self.launch(prepared)?;
+        let mut call = launch.call;
+        let outcome = self.job.driver.run(|_| {
+            call.seq = self.next_number();
+            launch.call = call;
+            launch
+        });
+        self.result(call, outcome)
+    }
+
+    /// Starts a collective.
+    pub(super) fn start(&self, prepared: Prepared) -> Result<(Call, Arc<Done>)> {
+        let mut launch = self.launch(prepared)?;
+        let mut call = launch.call;
+        let done = self.job.driver.start(|_| {
+            call.seq = self.next_number();
+            launch.call = call;
+            launch
+        });
+        Ok((call, done))
+    }
+
+    /// Of the next collective. Taken under the engine's lock, so that calls are posted in this
+    /// order.
+    fn next_number(&self) -> u64 {
+        self.next_collective.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What to launch, but for the call's number.
+    fn launch(&self, prepared: Prepared) -> Result<Launch> {
         let Prepared { kind, dtype, op, shape, input, output, buffer } = prepared;
         self.check(kind, dtype, &shape, &input, &output)?;
         let bytes = fingerprint_bytes(&shape, dtype);
@@ -177,31 +197,26 @@ impl Inner {
                 let text = format!("no plan for {kind} by {algorithm}");
                 Error::new(ErrorKind::Internal, text)
             })?;
-            Body::Plan { plan, chunk_len: self.chunk_len(dtype) }
-        };
-        let average = op == Some(ReduceOp::Avg) && !output.is_empty();
-        let mut call = Call { comm: self.comm, seq: 0, fingerprint };
-        let make = |_: &mut crate::engine::Engine| {
-            let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
-            call.seq = sequences.collective;
-            sequences.collective += 1;
-            Launch {
-                call,
-                body,
+            Body::Plan {
+                plan,
                 members: Arc::clone(&self.members),
-                dtype,
-                op: op.unwrap_or(ReduceOp::Sum),
-                average_over: average.then(|| self.world_size()),
-                class: self.class,
-                endpoint: None,
-                input,
-                output,
-                deadline: now() + self.timeout,
-                buffer,
+                chunk_len: self.chunk_len(dtype),
             }
         };
-        let done = if wait { self.job.driver.run(make) } else { self.job.driver.start(make) };
-        Ok((call, done))
+        let average = op == Some(ReduceOp::Avg) && !output.is_empty();
+        Ok(Launch {
+            call: Call { comm: self.comm, seq: 0, fingerprint },
+            body,
+            dtype,
+            op: op.unwrap_or(ReduceOp::Sum),
+            average_over: average.then(|| self.world_size()),
+            class: self.class,
+            endpoint: None,
+            input,
+            output,
+            timeout: self.timeout,
+            buffer,
+        })
     }
 
     pub(super) fn chunk_len(&self, dtype: DType) -> u64 {
@@ -214,8 +229,11 @@ impl Inner {
     }
 
     /// The result of a call that is over.
-    pub(super) fn result(&self, call: Call, done: &Done) -> Result<Option<Box<dyn Any + Send>>> {
-        let outcome = done.take();
+    pub(super) fn result(
+        &self,
+        call: Call,
+        outcome: Outcome,
+    ) -> Result<Option<Box<dyn Any + Send>>> {
         match outcome.fault {
             Some(fault) => Err(self.job.error(Some(call), fault)),
             None => Ok(outcome.buffer),

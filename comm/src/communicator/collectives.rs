@@ -240,7 +240,7 @@ impl Communicator {
         let buffer: Option<Box<dyn std::any::Any + Send>> = Some(Box::new(data));
         let input = LocalSlice::empty();
         let prepared = Prepared { kind, dtype: T::DTYPE, op, shape, input, output, buffer };
-        let (call, done) = self.0.submit(prepared, false)?;
+        let (call, done) = self.0.start(prepared)?;
         Ok(Request::new(self.clone(), call, done))
     }
 
@@ -254,8 +254,7 @@ impl Communicator {
     ) -> Result<()> {
         let dtype: DType = T::DTYPE;
         let prepared = Prepared { kind, dtype, op, shape, input, output, buffer: None };
-        let (call, done) = self.0.submit(prepared, true)?;
-        self.0.result(call, &done).map(|_| ())
+        self.0.run(prepared).map(|_| ())
     }
 
     fn on_root<T: Element>(

@@ -15,8 +15,9 @@ use crate::engine::Counters;
 use crate::error::Result;
 use crate::job::Job;
 use crate::transport::Class;
-use call::Sequences;
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use syncline_proto::collective::topology::Topology;
@@ -52,7 +53,10 @@ struct Inner {
     /// The segment's lane, where all members share a host.
     lane: Option<u32>,
     timeout: Duration,
-    sequences: Mutex<Sequences>,
+    /// The number of the next collective.
+    next_collective: AtomicU64,
+    /// That of the next message, by (peer, tag, is send).
+    next_messages: Mutex<BTreeMap<(Rank, u32, bool), u64>>,
 }
 
 impl Communicator {
@@ -87,7 +91,8 @@ impl Communicator {
             topology,
             lane,
             timeout,
-            sequences: Mutex::default(),
+            next_collective: AtomicU64::new(0),
+            next_messages: Mutex::default(),
             job,
         };
         inner.open_lane();

@@ -1,10 +1,9 @@
 //! Send and receive.
 
 use super::{Communicator, Request};
-use crate::engine::{Body, Done, Endpoint, Engine, Launch};
+use crate::engine::{Body, Endpoint, Launch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{LocalSlice, lend, lend_mut};
-use crate::time::now;
 use std::any::Any;
 use std::sync::{Arc, PoisonError};
 use syncline_kernels::{DType, Element, ReduceOp};
@@ -22,8 +21,7 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator`].
     pub fn send<T: Element>(&self, data: &[T], to: Rank, tag: u32) -> Result<()> {
-        let (call, done) = self.message::<T>(lend(data), true, to, tag, None, true)?;
-        self.0.result(call, &done).map(|_| ())
+        self.message::<T>(lend(data), true, to, tag)
     }
 
     /// Receives `data` from rank `from`.
@@ -31,8 +29,7 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator`].
     pub fn recv<T: Element>(&self, data: &mut [T], from: Rank, tag: u32) -> Result<()> {
-        let (call, done) = self.message::<T>(lend_mut(data), false, from, tag, None, true)?;
-        self.0.result(call, &done).map(|_| ())
+        self.message::<T>(lend_mut(data), false, from, tag)
     }
 
     /// Starts a [`send`](Self::send) of owned data.
@@ -61,7 +58,13 @@ impl Communicator {
         // The vector's memory stays where it is while the operation owns the vector.
         let memory = lend_mut(&mut data);
         let buffer: Box<dyn Any + Send> = Box::new(data);
-        let (call, done) = self.message::<T>(memory, is_send, peer, tag, Some(buffer), false)?;
+        let mut launch = self.launch_message::<T>(memory, is_send, peer, tag)?;
+        launch.buffer = Some(buffer);
+        let mut call = launch.call;
+        let done = self.0.job.driver.start(|_| {
+            call.seq = self.number_message(&mut launch);
+            launch
+        });
         Ok(Request::new(self.clone(), call, done))
     }
 
@@ -71,9 +74,39 @@ impl Communicator {
         is_send: bool,
         peer: Rank,
         tag: u32,
-        buffer: Option<Box<dyn Any + Send>>,
-        wait: bool,
-    ) -> Result<(Call, Arc<Done>)> {
+    ) -> Result<()> {
+        let mut launch = self.launch_message::<T>(memory, is_send, peer, tag)?;
+        let mut call = launch.call;
+        let outcome = self.0.job.driver.run(|_| {
+            call.seq = self.number_message(&mut launch);
+            launch
+        });
+        self.0.result(call, outcome).map(|_| ())
+    }
+
+    /// Gives a message the next number of its pair and tag. Under the engine's lock, so that
+    /// messages are posted in this order.
+    fn number_message(&self, launch: &mut Launch) -> u64 {
+        let messages = &self.0.next_messages;
+        let mut messages = messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let endpoint = launch.endpoint.as_mut().expect("a message has an end here");
+        let tag = endpoint.message.step & !MessageId::POINT_TO_POINT;
+        let next = messages.entry((endpoint.peer, tag, endpoint.is_send)).or_default();
+        let number = *next;
+        *next += 1;
+        endpoint.message.seq = number;
+        launch.call.seq = number;
+        number
+    }
+
+    /// What to launch, but for the message's number.
+    fn launch_message<T: Element>(
+        &self,
+        memory: LocalSlice,
+        is_send: bool,
+        peer: Rank,
+        tag: u32,
+    ) -> Result<Launch> {
         let inner = &self.0;
         if peer >= self.world_size() || tag >= MessageId::POINT_TO_POINT {
             let world_size = self.world_size();
@@ -90,45 +123,32 @@ impl Communicator {
             root: Fingerprint::NO_ROOT,
             count,
         };
-        let mut call = Call { comm: inner.comm, seq: 0, fingerprint };
-        let make = |_: &mut Engine| {
-            let mut sequences = inner.sequences.lock().unwrap_or_else(PoisonError::into_inner);
-            let next = sequences.messages.entry((peer, tag, is_send)).or_default();
-            call.seq = *next;
-            *next += 1;
-            let (input, output, step) = if is_send {
-                let step = Step::Send { peer, tag, span: Span::input(0, count) };
-                (memory, LocalSlice::empty(), step)
-            } else {
-                let span = Span::output(0, count);
-                (LocalSlice::empty(), memory, Step::Recv { peer, tag, span, fold: Fold::Replace })
-            };
-            let plan = Plan { scratch_len: 0, rounds: vec![Round { steps: vec![step] }] };
-            Launch {
-                call,
-                body: Body::Plan { plan, chunk_len: inner.chunk_len(dtype) },
-                members: Arc::clone(&inner.members),
-                dtype,
-                op: ReduceOp::Sum,
-                average_over: None,
-                class: inner.class,
-                endpoint: Some(Endpoint {
-                    peer: inner.members[peer as usize],
-                    is_send,
-                    message: MessageId {
-                        comm: inner.comm,
-                        seq: call.seq,
-                        step: tag | MessageId::POINT_TO_POINT,
-                        chunk: 0,
-                    },
-                }),
-                input,
-                output,
-                deadline: now() + inner.timeout,
-                buffer,
-            }
+        let (input, output, step) = if is_send {
+            let step = Step::Send { peer, tag, span: Span::input(0, count) };
+            (memory, LocalSlice::empty(), step)
+        } else {
+            let span = Span::output(0, count);
+            (LocalSlice::empty(), memory, Step::Recv { peer, tag, span, fold: Fold::Replace })
         };
-        let done = if wait { inner.job.driver.run(make) } else { inner.job.driver.start(make) };
-        Ok((call, done))
+        let plan = Plan { scratch_len: 0, rounds: vec![Round { steps: vec![step] }] };
+        let members = Arc::clone(&inner.members);
+        let step = tag | MessageId::POINT_TO_POINT;
+        Ok(Launch {
+            call: Call { comm: inner.comm, seq: 0, fingerprint },
+            body: Body::Plan { plan, members, chunk_len: inner.chunk_len(dtype) },
+            dtype,
+            op: ReduceOp::Sum,
+            average_over: None,
+            class: inner.class,
+            endpoint: Some(Endpoint {
+                peer: inner.members[peer as usize],
+                is_send,
+                message: MessageId { comm: inner.comm, seq: 0, step, chunk: 0 },
+            }),
+            input,
+            output,
+            timeout: inner.timeout,
+            buffer: None,
+        })
     }
 }

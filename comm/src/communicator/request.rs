@@ -40,7 +40,7 @@ impl<T: Element> Request<T> {
         if !self.done.is_over() {
             inner.job.driver.wait_any(&[&self.done]);
         }
-        let buffer = inner.result(self.call, &self.done)?;
+        let buffer = inner.result(self.call, self.done.take())?;
         let data = buffer.and_then(|buffer| buffer.downcast::<Vec<T>>().ok());
         let lost = || Error::new(ErrorKind::Internal, "an operation lost its data");
         data.map(|data| *data).ok_or_else(lost)

@@ -1,11 +1,10 @@
 //! Making communicators from communicators.
 
-use super::call::Sequences;
 use super::{Communicator, Inner};
 use crate::error::Result;
 use crate::transport::Class;
 use crate::transport::shm::LANES;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use syncline_proto::collective::topology::Topology;
 use syncline_proto::id::{CommId, Rank};
@@ -66,7 +65,8 @@ impl Communicator {
             topology: Topology::new(hosts),
             lane,
             timeout: inner.timeout,
-            sequences: Mutex::new(Sequences::default()),
+            next_collective: AtomicU64::new(0),
+            next_messages: Mutex::default(),
         };
         made.open_lane();
         Ok(Some(Self(Arc::new(made))))

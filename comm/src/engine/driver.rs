@@ -7,7 +7,7 @@
 
 use super::slice::Short;
 use super::wait::{Pause, Spinning, Wait};
-use super::{Counters, Done, Engine, Launch};
+use super::{Counters, Done, Engine, Launch, Outcome};
 use crate::bell;
 use crate::time::now;
 use std::os::fd::OwnedFd;
@@ -18,9 +18,14 @@ use std::time::Duration;
 use syncline_proto::fault::Fault;
 use syncline_proto::time::Instant;
 
+/// Looks that take some microseconds.
+const LOOKS: u32 = 200;
+
 /// How a waiting thread waits before it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Patience {
+    /// Looks at a lane for a call that may end at once, before it counts as in flight.
+    pub(crate) looks: u32,
     /// Most time spent spinning: what a sleep that ends at once costs, more or less.
     pub(crate) spin_max: Duration,
     /// Then fruitless steps with a yield after each.
@@ -32,9 +37,9 @@ impl Patience {
     pub(crate) fn for_local_ranks(ranks: u32) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         if ranks as usize <= cores {
-            Self { spin_max: Duration::from_micros(200), yields: 8 }
+            Self { looks: LOOKS, spin_max: Duration::from_micros(200), yields: 8 }
         } else {
-            Self { spin_max: Duration::ZERO, yields: 40 }
+            Self { looks: 1, spin_max: Duration::ZERO, yields: 40 }
         }
     }
 }
@@ -88,21 +93,24 @@ impl Driver {
         engine
     }
 
-    /// Starts an operation whose launch is made under the lock, so that its sequence number and
-    /// its posting are one act, and waits for its end.
-    pub(crate) fn run(&self, make: impl FnOnce(&mut Engine) -> Launch) -> Arc<Done> {
+    /// Carries out an operation whose launch is made under the lock, so that its sequence number
+    /// and its posting are one act.
+    pub(crate) fn run(&self, make: impl FnOnce(&mut Engine) -> Launch) -> Outcome {
         // From here to the end of the wait the caller's memory is lent: leave only when home.
         // Declared before the lock, so that unwinding lets the lock go first.
         let _home = CancelOnPanic(self);
         let mut engine = self.lock();
         let launch = make(&mut engine);
-        let done = engine.start(launch);
+        let done = match engine.run(launch, self.patience.looks) {
+            Ok(outcome) => return outcome,
+            Err(done) => done,
+        };
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.drive(engine, &[&done]);
         self.wait_for_end(&[&done]);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         self.hand_over();
-        done
+        done.take()
     }
 
     /// Starts an operation and returns; a background thread carries it on.

@@ -4,11 +4,11 @@ use crate::memory::LocalSlice;
 use crate::transport::Class;
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 use syncline_kernels::{DType, ReduceOp};
 use syncline_proto::call::{Call, CollectiveKind};
 use syncline_proto::collective::Plan;
 use syncline_proto::id::{MessageId, Rank};
-use syncline_proto::time::Instant;
 
 /// How the operation is carried out.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(crate) enum Body {
     Plan {
         /// This rank's part.
         plan: Plan,
+        /// World ranks of the communicator, by its ranks.
+        members: Arc<[Rank]>,
         /// Elements per chunk, the same on all ranks.
         chunk_len: u64,
     },
@@ -45,8 +47,6 @@ pub(crate) struct Endpoint {
 pub(crate) struct Launch {
     pub(crate) call: Call,
     pub(crate) body: Body,
-    /// World ranks of the communicator, by its ranks.
-    pub(crate) members: Arc<[Rank]>,
     pub(crate) dtype: DType,
     /// Ignored by what reduces nothing.
     pub(crate) op: ReduceOp,
@@ -57,7 +57,8 @@ pub(crate) struct Launch {
     pub(crate) endpoint: Option<Endpoint>,
     pub(crate) input: LocalSlice,
     pub(crate) output: LocalSlice,
-    pub(crate) deadline: Instant,
+    /// How long it may take from its start.
+    pub(crate) timeout: Duration,
     /// Memory that the operation owns, given back at its end.
     pub(crate) buffer: Option<Box<dyn Any + Send>>,
 }

@@ -13,7 +13,7 @@ mod sleeper;
 mod slice;
 mod wait;
 
-pub(crate) use done::Done;
+pub(crate) use done::{Done, Outcome};
 pub(crate) use driver::{Driver, Patience};
 pub(crate) use launch::{Body, Endpoint, Launch};
 
@@ -22,7 +22,6 @@ use crate::memory::{LocalSlice, Scratch};
 use crate::offload::node::{NodeCall, NodeEvent, NodeLane};
 use crate::time::now;
 use crate::transport::{Class, Event, RequestId, Sink, SinkFold, Transport, Work, WorkRequest};
-use done::Outcome;
 use faults::Watch;
 use sleeper::Sleeper;
 use std::any::Any;
@@ -31,7 +30,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_kernels::{DType, ReduceOp, Stores, copy, finish_average_bytes, reduce_bytes};
-use syncline_proto::call::{Call, RankCall};
+use syncline_proto::call::{Call, CollectiveKind, RankCall};
 use syncline_proto::collective::machine::{Direction, Transfer};
 use syncline_proto::collective::{Area, Fold, Span, Step};
 use syncline_proto::fault::Fault;
@@ -169,61 +168,77 @@ impl Engine {
         self.transports.iter().all(|t| t.is_flushed())
     }
 
-    /// Starts an operation. Its end comes through the returned value, also when it fails at
-    /// once.
-    pub(crate) fn start(&mut self, launch: Launch) -> Arc<Done> {
+    fn number(&mut self, launch: &Launch) -> OpId {
         let op = OpId(self.next_op);
         self.next_op += 1;
         self.counters.operations += 1;
         if launch.endpoint.is_none() {
             self.watch.count_call();
         }
+        op
+    }
+
+    /// Carries out at once, within so many looks at its lane, what needs nothing but a lane: such
+    /// a call costs no entry, no clock and no hand-over. Else it is started.
+    pub(crate) fn run(&mut self, launch: Launch, looks: u32) -> Result<Outcome, Arc<Done>> {
+        let Body::Node { root, kind } = launch.body else { return Err(self.start(launch)) };
+        self.steps = self.steps.wrapping_add(1);
+        if !self.running.is_empty()
+            || self.watch.has_news()
+            || self.watch.fault().is_some()
+            || self.steps.is_multiple_of(LOOK_EVERY)
+        {
+            return Err(self.start(launch));
+        }
+        let op = self.number(&launch);
+        let lane = self.lanes.get_mut(&launch.call.comm).expect("a lane, or no node call");
+        lane.start(node_call(op, &launch, root, kind, Instant::NEVER));
+        for _ in 0..looks {
+            lane.poll(self.recently, &mut self.node_events);
+            // Nothing else runs.
+            let Some(NodeEvent::Finished { result, .. }) = self.node_events.pop() else {
+                std::hint::spin_loop();
+                continue;
+            };
+            let fault = result.err();
+            if let Some(fault) = &fault {
+                self.fail(Arc::clone(fault), true);
+            }
+            let fault = fault.map(|fault| self.watch.fault().cloned().unwrap_or(fault));
+            return Ok(Outcome { fault, buffer: launch.buffer });
+        }
+        lane.set_deadline(now() + launch.timeout);
         let done = Arc::new(Done::default());
-        let Launch { call, dtype, op: reduce_op, average_over, class, endpoint, .. } = launch;
-        let mut running = Running {
-            call,
-            dtype,
-            op: reduce_op,
-            average_over,
-            class,
-            endpoint,
-            input: launch.input,
-            output: launch.output,
-            scratch: LocalSlice::empty(),
-            _scratch: Scratch::default(),
-            buffer: launch.buffer,
-            done: Arc::clone(&done),
-        };
+        self.running.insert(op, Running::new(launch, Arc::clone(&done)));
+        Err(done)
+    }
+
+    /// Starts an operation. Its end comes through the returned value, also when it fails at
+    /// once.
+    pub(crate) fn start(&mut self, mut launch: Launch) -> Arc<Done> {
+        let op = self.number(&launch);
+        let done = Arc::new(Done::default());
         if let Some(fault) = self.watch.fault().cloned() {
-            let Running { buffer, .. } = running;
-            done.finish(Outcome { fault: Some(fault), buffer });
+            done.finish(Outcome { fault: Some(fault), buffer: launch.buffer });
             return done;
         }
+        let deadline = now() + launch.timeout;
+        let call = launch.call;
         match launch.body {
             Body::Node { root, kind } => {
                 let lane = self.lanes.get_mut(&call.comm).expect("a lane, or no node call");
-                lane.start(NodeCall {
-                    op,
-                    call,
-                    kind,
-                    dtype,
-                    reduce_op: Some(reduce_op),
-                    root,
-                    input: running.input.part(0, running.input.len()),
-                    output: running.output.part(0, running.output.len()),
-                    deadline: launch.deadline,
-                });
-                self.running.insert(op, running);
+                lane.start(node_call(op, &launch, root, kind, deadline));
+                self.running.insert(op, Running::new(launch, Arc::clone(&done)));
             }
-            Body::Plan { plan, chunk_len } => {
-                let element_bytes = dtype.size() as u64;
+            Body::Plan { ref mut plan, ref mut members, chunk_len } => {
+                let (plan, members) = (std::mem::take(plan), Arc::clone(members));
+                let mut running = Running::new(launch, Arc::clone(&done));
+                let element_bytes = running.dtype.size() as u64;
                 let scratch_bytes = plan.scratch_len * element_bytes;
                 let scratch_bytes = usize::try_from(scratch_bytes).expect("scratch fits memory");
                 running._scratch = Scratch::new(scratch_bytes);
                 running.scratch = running._scratch.lend();
                 self.running.insert(op, running);
-                let members = launch.members;
-                let deadline = launch.deadline;
                 let start = Start { op, call, plan, members, chunk_len, element_bytes, deadline };
                 self.operations.handle_input(now(), OperationInput::Start(start));
                 self.act();
@@ -260,13 +275,15 @@ impl Engine {
         if self.node_events.is_empty() {
             return progressed;
         }
-        for NodeEvent::Finished { op, result } in std::mem::take(&mut self.node_events) {
+        let mut events = std::mem::take(&mut self.node_events);
+        for NodeEvent::Finished { op, result } in events.drain(..) {
             match result {
                 // The lane has divided already.
                 Ok(()) => self.finish(op, None),
                 Err(fault) => self.fail(fault, true),
             }
         }
+        self.node_events = events;
         true
     }
 
@@ -470,7 +487,47 @@ impl Engine {
     }
 }
 
+/// What a lane is told of a launch.
+fn node_call(
+    op: OpId,
+    launch: &Launch,
+    root: Rank,
+    kind: CollectiveKind,
+    deadline: Instant,
+) -> NodeCall {
+    let (input, output) = (&launch.input, &launch.output);
+    NodeCall {
+        op,
+        call: launch.call,
+        kind,
+        dtype: launch.dtype,
+        reduce_op: Some(launch.op),
+        root,
+        input: input.part(0, input.len()),
+        output: output.part(0, output.len()),
+        deadline,
+    }
+}
+
 impl Running {
+    fn new(launch: Launch, done: Arc<Done>) -> Self {
+        let Launch { call, dtype, op, average_over, class, endpoint, input, output, .. } = launch;
+        Self {
+            call,
+            dtype,
+            op,
+            average_over,
+            class,
+            endpoint,
+            input,
+            output,
+            scratch: LocalSlice::empty(),
+            _scratch: Scratch::default(),
+            buffer: launch.buffer,
+            done,
+        }
+    }
+
     /// The memory of a span.
     fn part(&self, span: Span) -> LocalSlice {
         let area = match span.area {

@@ -6,8 +6,15 @@
 //! chunks it has copied into its staging, folded into its staging, and taken out of everybody's.
 //! Chunk `g` lies in staging buffer `g % 2`.
 //!
+//! **Two members** that want the same of each other use one exchange buffer each instead, and swap
+//! them with every chunk: member `m` puts chunk `g` into buffer `(m + g) % 2`, from which the other
+//! takes it out, to put its own chunk `g + 1` there. So its lines are in the cache of who writes
+//! them, and no line is fetched twice. A member puts chunk `g + 1` only after it has taken out
+//! chunk `g`, which the other put after taking out chunk `g - 1`, the last in that buffer; chunks
+//! of other flows between two such do not change this, as all come to them.
+//!
 //! Invariant of the `unsafe` here: staging is reached only through [`Lane::staging`] and
-//! [`Lane::staging_mut`], whose callers hold the right to that range by the counters: a
+//! [`Lane::staging_mut`], exchange buffers through [`Lane::exchanged_mut`], whose callers hold the right to that range by the counters: a
 //! member's own buffer `g % 2` is its own from the moment all members have drained chunk `g - 2`
 //! until it publishes `copied`, and the part it folds until it publishes `reduced`; everybody may
 //! read what is published until they publish `drained`. Publishing is a release, observing an
@@ -19,7 +26,7 @@ use super::LaneId;
 use super::wake::{self, Counts, STAGES};
 use crate::transport::shm::NodeSegment;
 use crate::transport::shm::bell;
-use crate::transport::shm::layout::PAD;
+use crate::transport::shm::layout::{EXCHANGE_BYTES, PAD};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,6 +73,8 @@ struct Member {
     block: usize,
     /// Both staging buffers, one after the other.
     staging: usize,
+    /// An exchange buffer.
+    exchange: usize,
 }
 
 impl Lane {
@@ -82,6 +91,7 @@ impl Lane {
             local: *local,
             block: layout.lane_member(id.index, *local),
             staging: layout.staging(id.index, *local, 0),
+            exchange: layout.exchange(id.index, *local),
         };
         let members = locals.iter().map(member).collect();
         let lane = Self { segment, base, me, members, sleepers, seen: [0; STAGES] };
@@ -194,6 +204,24 @@ impl Lane {
         // SAFETY: inside the mapping, which lives as long as `self`; nobody else touches it
         // meanwhile by the caller's argument.
         unsafe { std::slice::from_raw_parts_mut(start, range.len()) }
+    }
+
+    /// Where member `from` of two puts `chunk` for the other to take out, which then puts its own
+    /// next chunk there.
+    ///
+    /// # Safety
+    /// This member is to put it there, and has taken out the chunk before; or it is to take it out
+    /// and has seen that it is there, and has not published its next chunk. No other slice of it
+    /// exists.
+    #[expect(clippy::mut_from_ref, reason = "the memory is not part of `self`; see Safety")]
+    pub(super) unsafe fn exchanged_mut(&self, from: u32, chunk: u64, len: usize) -> &mut [u8] {
+        assert!(len <= EXCHANGE_BYTES && self.size() == 2, "{len} bytes of a chunk");
+        let buffer = from ^ u32::from(!chunk.is_multiple_of(2));
+        let offset = self.members[buffer as usize].exchange;
+        let start = self.segment.mapping().bytes(offset, len).as_ptr();
+        // SAFETY: inside the mapping, which lives as long as `self`; nobody else touches it
+        // meanwhile by the caller's argument.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
     fn staging_start(&self, member: u32, chunk: u64, range: &Range<usize>) -> *mut u8 {

@@ -157,6 +157,14 @@ impl NodeLane {
         }
     }
 
+    /// The running call, or the last in the queue, ends by then.
+    pub fn set_deadline(&mut self, deadline: Instant) {
+        let running = self.running.iter_mut().map(|running| &mut running.call);
+        if let Some(call) = self.queue.back_mut().or(running.last()) {
+            call.deadline = deadline;
+        }
+    }
+
     /// Does what can be done now and appends what ended; whether anything moved.
     #[inline]
     pub fn poll(&mut self, now: Instant, events: &mut Vec<NodeEvent>) -> bool {

@@ -55,6 +55,10 @@ impl Running {
     /// Whether the next chunk's staging is free. All members have drained chunks below `floor`.
     pub(super) fn can_copy(&self, lane: &mut Lane, floor: u64) -> bool {
         let next = self.copied;
+        if self.shape.flow == Flow::Exchange {
+            // The rest follow as the other's chunks are taken out.
+            return next == self.first;
+        }
         let is_free = |lane: &mut Lane| lane.all_reached(Stage::Drained, next - 1);
         next < self.end() && (next < floor + 2 || is_free(lane))
     }
@@ -72,7 +76,7 @@ impl Running {
             Flow::FoldParts => {
                 self.drained < self.reduced && lane.all_reached(Stage::Reduced, self.drained + 1)
             }
-            Flow::Copy | Flow::FoldBlocks | Flow::FoldWhole => {
+            Flow::Copy | Flow::Exchange | Flow::FoldBlocks | Flow::FoldWhole => {
                 self.drained < self.copied && lane.all_reached(Stage::Copied, self.drained + 1)
             }
         }
@@ -85,6 +89,7 @@ impl Running {
         let after = |next: u64| if next < end { next + 1 } else { u64::MAX };
         let is_freed = |next: u64| if next < end && next >= 2 { next - 1 } else { u64::MAX };
         match self.shape.flow {
+            Flow::Exchange => [after(self.drained), u64::MAX, u64::MAX],
             Flow::FoldParts => [after(self.reduced), after(self.drained), is_freed(self.copied)],
             _ => [after(self.drained), u64::MAX, is_freed(self.copied)],
         }
@@ -109,10 +114,28 @@ impl Running {
 
     pub(super) fn drain_next(&mut self, lane: &Lane) {
         let chunk = self.drained;
+        if self.shape.flow == Flow::Exchange {
+            return self.exchange_next(lane);
+        }
         self.stages(lane, chunk).copy_out();
         self.drained += 1;
         // Of a single chunk, coming to the next call says the same, and costs nobody a line.
         if self.shape.chunks > 1 {
+            lane.publish(Stage::Drained, self.drained);
+        }
+    }
+
+    /// Takes out the other's chunk and puts in this member's next.
+    fn exchange_next(&mut self, lane: &Lane) {
+        let chunk = self.drained;
+        let next = self.shape.range(chunk + 1 - self.first);
+        self.stages(lane, chunk).exchange(next);
+        self.drained += 1;
+        if self.drained < self.end() {
+            self.copied += 1;
+            lane.publish(Stage::Copied, self.copied);
+        } else if self.shape.chunks > 1 {
+            // For calls of other flows, which look at it before they use their own staging.
             lane.publish(Stage::Drained, self.drained);
         }
     }

@@ -23,6 +23,9 @@ pub(super) enum Flow {
     FoldBlocks,
     /// The copies are what is wanted.
     Copy,
+    /// Two members, who want the same of each other: each takes out the other's chunk and puts its
+    /// own next one where it lay.
+    Exchange,
 }
 
 /// The cut of one call.
@@ -38,6 +41,11 @@ pub(super) struct Shape {
     members: u32,
 }
 
+/// Bytes that two members exchange at once, of which each takes out and puts in this much at a
+/// time, so that it stays in the first cache.
+const EXCHANGE_BYTES: usize = crate::transport::shm::layout::EXCHANGE_BYTES;
+pub(super) const EXCHANGE_BLOCK_BYTES: usize = 4 << 10;
+
 impl Shape {
     /// For blocks of `block` bytes, with staging buffers of `chunk_bytes`.
     pub(super) fn new(
@@ -48,9 +56,13 @@ impl Shape {
     ) -> Self {
         use CollectiveKind as Kind;
         let flow = match kind {
-            Kind::AllReduce | Kind::Reduce if members == 2 || block <= FLAT_MAX_BYTES => {
-                Flow::FoldWhole
+            Kind::AllGather | Kind::AllReduce | Kind::AllToAll | Kind::ReduceScatter
+                if members == 2 =>
+            {
+                Flow::Exchange
             }
+            Kind::Reduce if members == 2 => Flow::FoldWhole,
+            Kind::AllReduce | Kind::Reduce if block <= FLAT_MAX_BYTES => Flow::FoldWhole,
             Kind::AllReduce | Kind::Reduce => Flow::FoldParts,
             Kind::ReduceScatter => Flow::FoldBlocks,
             _ => Flow::Copy,
@@ -60,7 +72,10 @@ impl Shape {
             Kind::AllToAll | Kind::ReduceScatter | Kind::Scatter => members as usize,
             _ => 1,
         };
-        let slice_max = chunk_bytes / rows / ALIGN * ALIGN;
+        let slice_max = match flow {
+            Flow::Exchange => EXCHANGE_BYTES.min(chunk_bytes),
+            _ => chunk_bytes / rows / ALIGN * ALIGN,
+        };
         let chunks = block.div_ceil(slice_max).max(1);
         let slice = block.div_ceil(chunks).next_multiple_of(ALIGN);
         Self { flow, block, slice, chunks: chunks as u64, members }
@@ -122,6 +137,7 @@ mod tests {
                             | CollectiveKind::ReduceScatter
                             | CollectiveKind::Scatter
                     );
+                    let rows = rows && shape.flow != Flow::Exchange;
                     assert!(!rows || shape.row(members - 1, shape.slice).end <= CHUNK);
                 }
             }

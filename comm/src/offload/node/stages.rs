@@ -10,10 +10,11 @@
 
 use super::NodeCall;
 use super::lane::Lane;
-use super::shape::{Flow, Shape};
+use super::shape::{EXCHANGE_BLOCK_BYTES, Flow, Shape};
 use std::ops::Range;
 use syncline_kernels::{
-    MAX_SOURCES, ReduceOp, Stores, copy, finish_average_bytes, reduce_many_bytes,
+    MAX_SOURCES, ReduceOp, Stores, copy, finish_average_bytes, reduce_bytes, reduce_into_bytes,
+    reduce_many_bytes,
 };
 use syncline_proto::call::CollectiveKind as Kind;
 
@@ -44,6 +45,11 @@ impl Stages<'_> {
     pub(super) fn copy_in(&mut self) {
         let (me, size) = (self.lane.me(), self.lane.size());
         let len = self.range.len();
+        if self.shape.flow == Flow::Exchange {
+            // SAFETY: this member's to fill; all its chunks before are over. The only slice.
+            let buffer = unsafe { self.lane.exchanged_mut(me, self.chunk, len) };
+            return copy(buffer, self.sent(&self.range), Stores::Cached);
+        }
         match self.call.kind {
             Kind::AllReduce | Kind::Reduce if self.shape.flow == Flow::FoldParts => {
                 let own = self.shape.part(me, len);
@@ -137,6 +143,76 @@ impl Stages<'_> {
             }
             Kind::ReduceScatter => self.fold_block(),
             Kind::Barrier | Kind::Broadcast | Kind::SendRecv | Kind::Split => {}
+        }
+    }
+
+    /// Takes the other's chunk out, and puts what this member sends of `next` (empty after the last
+    /// chunk) where it lay.
+    ///
+    /// The caller has seen that both have put this chunk there, and has not published the next.
+    pub(super) fn exchange(&mut self, next: Range<usize>) {
+        let other = 1 - self.lane.me();
+        let len = self.range.len();
+        // SAFETY: the other's chunk, which is there, and which nobody touches before this member
+        // publishes its next. The only slice of it.
+        let buffer = unsafe { self.lane.exchanged_mut(other, self.chunk, len) };
+        let mut start = 0;
+        for block in buffer.chunks_mut(EXCHANGE_BLOCK_BYTES) {
+            let range = self.range.start + start..self.range.start + start + block.len();
+            self.receive(block, range);
+            let ahead = next.start + start..next.end.min(next.start + start + block.len());
+            if !ahead.is_empty() {
+                copy(&mut block[..ahead.len()], self.sent(&ahead), Stores::Cached);
+            }
+            start += block.len();
+        }
+        if !self.call.input.is_empty() && matches!(self.call.kind, Kind::AllGather | Kind::AllToAll)
+        {
+            let own = self.in_block(self.lane.me());
+            let from = if self.call.kind == Kind::AllGather { self.range.start } else { own };
+            self.keep(from..from + len, own);
+        }
+    }
+
+    /// What this member of two sends of a range of a block.
+    fn sent(&self, range: &Range<usize>) -> &[u8] {
+        let (me, block) = (self.lane.me() as usize, self.shape.block);
+        let of = match self.call.kind {
+            Kind::AllGather if self.call.input.is_empty() => me,
+            Kind::AllToAll | Kind::ReduceScatter => 1 - me,
+            _ => 0,
+        };
+        &source(self.call)[of * block + range.start..of * block + range.end]
+    }
+
+    /// Does with a range of the other's block what the kind wants.
+    fn receive(&mut self, data: &[u8], range: Range<usize>) {
+        let (me, block) = (self.lane.me() as usize, self.shape.block);
+        let stores = self.stores();
+        let NodeCall { input, output, kind, dtype, reduce_op, .. } = &mut *self.call;
+        let op = reduce_op.unwrap_or(ReduceOp::Sum);
+        let own = match kind {
+            Kind::ReduceScatter => me * block,
+            _ => 0,
+        };
+        let own = own + range.start..own + range.end;
+        match kind {
+            Kind::AllGather | Kind::AllToAll => {
+                let other = (1 - me) * block;
+                let place = other + range.start..other + range.end;
+                return copy(&mut output.bytes_mut()[place], data, stores);
+            }
+            // Operands may be swapped: results of two are the same bits either way.
+            _ if input.is_empty() => {
+                reduce_bytes(*dtype, op, &mut output.bytes_mut()[range.clone()], data);
+            }
+            _ => {
+                let target = &mut output.bytes_mut()[range.clone()];
+                reduce_into_bytes(*dtype, op, target, &input.bytes()[own], data, Stores::Cached);
+            }
+        }
+        if op == ReduceOp::Avg {
+            finish_average_bytes(*dtype, &mut output.bytes_mut()[range], 2);
         }
     }
 
@@ -234,7 +310,7 @@ impl Stages<'_> {
     }
 
     fn stores(&self) -> Stores {
-        let is_copy = self.shape.flow == Flow::Copy;
+        let is_copy = matches!(self.shape.flow, Flow::Copy | Flow::Exchange);
         let streams = is_copy && self.call.output.len() >= STREAM_MIN_BYTES;
         if streams { Stores::Streaming } else { Stores::Cached }
     }

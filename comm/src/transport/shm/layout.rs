@@ -4,7 +4,7 @@
 //! hands over in the handshake. Used by the segment, the rings and the node-local collectives.
 //!
 //! ```text
-//! control block per rank | lane heads and member blocks | ring heads | staging | rings
+//! control block per rank | lane heads and member blocks | ring heads | staging | exchange | rings
 //! ```
 //!
 //! Nothing two ranks write shares a pair of cache lines: processors fetch lines in pairs.
@@ -38,6 +38,10 @@ const RING_MIN_BYTES: usize = 64 << 10;
 const CHUNK_BYTES: usize = 512 << 10;
 /// No chunk is smaller, bytes.
 const CHUNK_MIN_BYTES: usize = 64 << 10;
+
+/// Bytes of a buffer through which two members exchange: both of them, and what two ranks send and
+/// receive meanwhile, stay in the second cache. Measured on Zen 3.
+pub(crate) const EXCHANGE_BYTES: usize = 64 << 10;
 
 /// The numbers that fix a segment's layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,13 +138,24 @@ impl Layout {
         self.stagings() + (member * 2 + buffer as usize) * self.chunk_bytes
     }
 
+    /// A rank's exchange buffer in a lane.
+    pub(crate) fn exchange(&self, lane: u32, local: u32) -> usize {
+        assert!(lane < LANES, "lane {lane} of {LANES}");
+        let member = lane as usize * self.size() + self.local(local);
+        self.exchanges() + member * EXCHANGE_BYTES
+    }
+
     fn stagings(&self) -> usize {
         let heads_end = self.ring_head(0, 0) + self.pairs() * RING_HEAD_BYTES;
         heads_end.next_multiple_of(PAGE)
     }
 
-    fn rings(&self) -> usize {
+    fn exchanges(&self) -> usize {
         self.stagings() + LANES as usize * self.size() * 2 * self.chunk_bytes
+    }
+
+    fn rings(&self) -> usize {
+        self.exchanges() + LANES as usize * self.size() * EXCHANGE_BYTES
     }
 
     fn size(&self) -> usize {
@@ -177,6 +192,7 @@ mod tests {
             }
             for lane in 0..LANES {
                 regions.push((layout.lane_member(lane, local), MEMBER_BYTES));
+                regions.push((layout.exchange(lane, local), EXCHANGE_BYTES));
                 for buffer in 0..2 {
                     regions.push((layout.staging(lane, local, buffer), layout.chunk_bytes));
                 }
