@@ -31,6 +31,7 @@ use crate::error::Error;
 use crate::layout::ELEMENT_BYTES;
 use crate::model::osp::budget::Decision;
 use crate::model::{Action, Event, Lane, Memory, ReduceId, SyncModel, Tensors, Traffic};
+use crate::policy::batch::Batch;
 
 /// What one model may do and must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,6 +188,10 @@ impl<M: SyncModel> SyncModel for Audited<M> {
 
     fn overlaps(&self) -> bool {
         self.model.overlaps()
+    }
+
+    fn next_batch(&self) -> Option<Batch> {
+        self.model.next_batch()
     }
 
     fn staleness(&self) -> u64 {

@@ -26,6 +26,7 @@ use crate::layout::{Layout, TensorSpec};
 use crate::model::check::{self, Fingerprint};
 use crate::model::osp::budget::Decision;
 use crate::model::{self, Event, Job, Memory, StepEnded, SyncModel, Tensors};
+use crate::policy::batch::Batch;
 use crate::report::{RunStats, StepReport};
 use crate::server::audit::AuditReport;
 use accumulate::Accumulated;
@@ -232,6 +233,15 @@ impl Session {
             .and_then(|prints| check::compare(self.step, &prints).map_or_else(|| Ok(()), Err));
         self.finished = Some("finish was called".to_owned());
         outcome
+    }
+
+    /// What this rank takes of the global batch in its next step, where that is not an equal part:
+    /// under [`ModelKind::R2sp`], if [`SessionConfig::batch`] says how much that would be. The
+    /// parts of all ranks lie one after another and add up to the same sum in each step, of ranks
+    /// that make equally many. A mean over so many samples counts in proportion. It changes with
+    /// steps and drains.
+    pub fn next_batch(&self) -> Option<Batch> {
+        self.model.next_batch()
     }
 
     /// Statistics of the steps since the last call, which start anew.

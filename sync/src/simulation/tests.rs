@@ -173,10 +173,10 @@ fn a_rank_that_comes_late_gives_the_background_time() {
 
 #[test]
 fn an_asp_round_trip_by_hand() {
-    // Half of the parameters are on the other rank: 32 bytes of header and 74 values.
+    // Half of the parameters are on the other rank: 36 bytes of header and 74 values.
     let (outcome, _, probe) =
         play(asp(Pull::AfterPush), 2, &settings(Duration::from_micros(100), 5));
-    let way = (32.0 + 74.0 * 4.0) / (BYTES * 100.0) + 1e-4;
+    let way = (36.0 + 74.0 * 4.0) / (BYTES * 100.0) + 1e-4;
     probe.steps.iter().for_each(|done| near(done.exposed_s, 2.0 * way));
     near(outcome.step_s(), 0.03 + 2.0 * way);
     let (_, _, probe) = play(asp(Pull::NextStep), 2, &settings(Duration::ZERO, 5));
