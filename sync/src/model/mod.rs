@@ -384,7 +384,7 @@ pub fn build(
     parameters: &[&mut [f32]],
     memory: Memory,
 ) -> Box<dyn SyncModel> {
-    let rules = config.audits.then(|| Rules::of(config, layout.len())).flatten();
+    let rules = config.audits.then(|| Rules::of(config, job.rank, layout.len())).flatten();
     let model: Box<dyn SyncModel> = match &config.model {
         ModelKind::Asp(asp) => Box::new(Worker::new(job, (*asp).into(), layout)),
         ModelKind::Bsp => Box::new(Bsp::new(job, memory)),

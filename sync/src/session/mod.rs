@@ -260,7 +260,9 @@ impl Session {
     }
 
     /// What the audit of this rank's shard has seen under the model that runs now; none while
-    /// ranks push, or if the model has no parameter server.
+    /// ranks push, or if the rank serves nothing. Of OSP's servers: pushes of both stages, steps
+    /// that were applied to all slices, the widest lead of a rank, and the most steps that a slice
+    /// lacked in a reply.
     pub fn audit(&self) -> Option<AuditReport> {
         self.exchange.audit()
     }

@@ -49,7 +49,7 @@ pub(crate) struct Service {
 impl Service {
     /// Starts to serve `shard`.
     pub(crate) fn start(lanes: &Lanes, mut shard: OspShard) -> Result<Self> {
-        shard.reopen();
+        shard.reopen()?;
         let name = format!("syncline-osp-{}", lanes.urgent.rank());
         let mut serving = Serving::new(lanes.clone());
         let serve = move || match serving.run(&mut shard) {
