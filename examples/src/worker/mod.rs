@@ -3,7 +3,7 @@
 //! Owns the loop and the clock. Never knows who else trains nor how: that is the
 //! [`Synchroniser`]'s. Called by the process of each rank.
 
-mod crew;
+pub(crate) mod crew;
 mod journal;
 pub mod local;
 mod stretch;

@@ -253,7 +253,7 @@ impl OspServer {
             self.take_state(which, stage, rate, rest);
         }
         self.timing.elapsed = self.timing.elapsed.max(timing.elapsed);
-        self.timing.blocked += timing.blocked;
+        self.timing.blocked = self.timing.blocked.saturating_add(timing.blocked);
         self.awaited -= 1;
         if self.awaited == 0 {
             self.finish_stage(tensors);

@@ -102,18 +102,24 @@ pub struct Reply {
     pub stage: Stage,
     /// As [`wire`] has it.
     pub message: Vec<u32>,
-    /// The rank that only serves, if there is one, and how much of the message it gets: all but
-    /// the parameters, which it has.
-    brief: Option<(u32, usize)>,
+    /// Words before the parameters.
+    header_words: usize,
+    /// The rank that only serves, if there is one: it gets no parameters, which it has.
+    server_only: Option<u32>,
 }
 
 impl Reply {
     /// The message to `rank`.
     pub fn message_for(&self, rank: u32) -> Vec<u32> {
-        match self.brief {
-            Some((server, len)) if server == rank => self.message[..len].to_vec(),
-            _ => self.message.clone(),
+        if self.server_only == Some(rank) {
+            return self.message[..self.header_words].to_vec();
         }
+        self.message.clone()
+    }
+
+    /// Words of the message before the parameters.
+    pub fn header_words(&self) -> usize {
+        self.header_words
     }
 }
 
@@ -289,9 +295,9 @@ impl OspShard {
     /// A reply that starts with `message`, and goes on with the state of the stage's slices.
     fn reply(&self, stage: Stage, mut message: Vec<u32>) -> Reply {
         let server_only = self.config.placement.server_only_rank();
-        let brief = server_only.map(|rank| (rank, message.len()));
+        let header_words = message.len();
         self.write_state(stage, &mut message);
-        Reply { stage, message, brief }
+        Reply { stage, message, header_words, server_only }
     }
 
     /// Lets all workers push again, now that the servers were brought together.
