@@ -51,8 +51,8 @@ fn osp_on_servers_is_bound_by_their_links() {
     let report = report(line);
     let [_, sharded, colocated, dedicated] = &report.cells[0].runs[..] else { panic!("four") };
     assert!((75.0..=80.0).contains(&sharded.deferred_pct), "{}", sharded.deferred_pct);
-    // 28 ms of 140 at the least, as slices allow, and a little more where messages meet.
-    assert!((228.0..245.0).contains(&sharded.step_ms), "{}", sharded.step_ms);
+    // 28 ms of 140 at the least, as slices allow, and a little more for heads.
+    assert!((228.0..235.0).contains(&sharded.step_ms), "{}", sharded.step_ms);
     for run in [colocated, dedicated] {
         let all = 14.0 * 80.0;
         assert!((200.0 + 0.5 * all..200.0 + all).contains(&run.step_ms), "{}", run.step_ms);

@@ -287,7 +287,7 @@ fn each_mutant_on_servers_is_found_by_its_rule() {
         (sharded, Fault::NoWait, "step 1: one wait: replies of RS were not awaited"),
         (sharded, Fault::TwoWaits, "step 1: one wait: (0, Rs) is not under way"),
         (dedicated, Fault::WaitForNothing, "step 1: one wait: (7, Rs) is not under way"),
-        (sharded, Fault::Extra, "bounded flight: (0, Rs) is under way already"),
+        (sharded, Fault::Extra, "bounded flight: (1, Rs) is under way already"),
         (sharded, Fault::Late, "step 1: its turn"),
         (sharded, Fault::Short, "step 1: honest traffic"),
         (sharded, Fault::NoIcs, "step 3: whole exchange"),

@@ -45,7 +45,9 @@ impl<M: SyncModel> Simulation<M> {
         };
         for reply in replies {
             let (stage, header_words) = (reply.stage, reply.header_words());
-            for rank in 0..self.ranks.len() as u32 {
+            // Beginning at the next rank, as a session's server does.
+            let count = self.ranks.len() as u32;
+            for rank in (1..=count).map(|next| (to + next) % count) {
                 let words = reply.message_for(rank);
                 self.send(to, rank, Content::StageReply { stage, header_words, words })?;
             }

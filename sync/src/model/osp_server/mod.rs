@@ -187,7 +187,9 @@ impl OspServer {
     }
 
     fn push(&mut self, stage: Stage, tensors: &Tensors<'_, '_>) {
-        for which in 0..self.assignment.parts().len() {
+        // Each rank begins at another server, so that no link gets the pushes of all at once.
+        let count = self.assignment.parts().len();
+        for which in (1..=count).map(|next| (self.job.rank as usize + next) % count) {
             if !self.takes_part(which, stage) {
                 continue;
             }
