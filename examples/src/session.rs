@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use syncline::control::runs_apart;
 use syncline::metrics::{Metrics, MetricsServer};
 use syncline::{
-    Adam, Communicator, Config, LinkRate, ModelKind, Optimiser, Pacing, ReduceOp, Session,
+    Adam, Batch, Communicator, Config, LinkRate, ModelKind, Optimiser, Pacing, ReduceOp, Session,
     SessionConfig, Sgd, TensorSpec, TransportChoice,
 };
 
@@ -148,6 +148,7 @@ impl SessionSynchroniser {
                 model,
                 optimiser,
                 clip_norm: spec.clip_norm,
+                batch: Some(spec.batch),
                 seed: spec.seed,
                 ..SessionConfig::default()
             },
@@ -225,6 +226,10 @@ impl Synchroniser for SessionSynchroniser {
             Some((_, session)) => Ok(session.gradient_ready(tensor, gradient)?),
             None => Ok(()),
         }
+    }
+
+    fn next_batch(&mut self) -> Option<Batch> {
+        self.active().ok().flatten()?.1.next_batch()
     }
 
     fn step(

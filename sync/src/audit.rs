@@ -1,4 +1,6 @@
-//! Proves, while a collective model runs, that it keeps the rules which all such models share.
+//! Proves, while a model runs, that it keeps the rules which all models of its kind share: those
+//! that reduce, and OSP on servers. The others have their audit in their shards
+//! ([`crate::server::audit`]).
 //!
 //! Owns the rules and the account of one model: what it started, waited for and moved. Never
 //! changes an event or an action, never communicates; it costs a few comparisons a step. Wrapped
@@ -15,7 +17,16 @@
 //! | honest traffic | bytes reported that are not those of the step's reductions |
 //! | bounded staleness | parameters that lack more updates than the model states |
 //! | quiet drain | anything under way, or lacking, after a drain |
-//! | its turn | an action between two events, or one that is not a collective model's |
+//! | its turn | an action between two events, or one that is not of the model's kind |
+//!
+//! Under OSP on servers a reduction is a push and its reply, `bounded flight` means the ICS of one
+//! step, and there are three rules more; each server audits what it does with the pushes.
+//!
+//! | rule | what breaks it |
+//! |---|---|
+//! | one end | a server that is told twice that no push comes, or was not pushed to |
+//! | each gradient once | servers that have not applied exactly the steps that were made |
+//! | one state | parameters that are not, to the bit, those of the servers after a drain |
 //!
 //! What "each element once" means depends on the model: in each step (BSP; OSP, important and
 //! deferred parts together), in each step at most and in `span` steps at least (OSP with a longer
@@ -24,6 +35,8 @@
 //! another is not seen here, but by a model's own tests. A break becomes [`Action::Fail`] with
 //! [`Error::Protocol`], which names rule, step and numbers; the model is not asked again.
 
+mod stages;
+
 use std::collections::BTreeMap;
 
 use crate::config::{ModelKind, OspConfig, SessionConfig};
@@ -31,6 +44,8 @@ use crate::error::Error;
 use crate::layout::ELEMENT_BYTES;
 use crate::model::osp::budget::Decision;
 use crate::model::{Action, Event, Lane, Memory, ReduceId, SyncModel, Tensors, Traffic};
+use crate::policy::batch::Batch;
+use stages::{Break, Stages};
 
 /// What one model may do and must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +67,11 @@ enum Coverage {
     /// In each step once.
     Step {
         /// All of them.
+        elements: usize,
+    },
+    /// In each step pushed to servers once.
+    Stages {
+        /// All of them; 0 on a rank that only serves.
         elements: usize,
     },
     /// Together in the last of `every` steps since the last time or drain; not before.
@@ -78,9 +98,9 @@ enum Coverage {
 }
 
 impl Rules {
-    /// The rules of the model of `config` for so many parameters; `None` for models with a
-    /// parameter server, which reduce nothing.
-    pub fn of(config: &SessionConfig, elements: usize) -> Option<Self> {
+    /// The rules of the model of `config` on `rank`, for so many parameters; `None` for models
+    /// whose parameter server runs apart from the steps, which its shards audit.
+    pub fn of(config: &SessionConfig, rank: u32, elements: usize) -> Option<Self> {
         let model = config.model.name();
         let moments = if config.optimiser.has_second_moment() { 2 } else { 1 };
         let with_moments = elements * (1 + moments);
@@ -88,7 +108,6 @@ impl Rules {
             ModelKind::Asp(_)
             | ModelKind::Dssp(_)
             | ModelKind::Gba(_)
-            | ModelKind::OspServer(_)
             | ModelKind::R2sp(_)
             | ModelKind::Ssp(_) => None,
             ModelKind::Bsp | ModelKind::BspBuckets(_) => {
@@ -111,6 +130,11 @@ impl Rules {
                     flights: 0,
                     staleness: local.staleness_bound(),
                 })
+            }
+            ModelKind::OspServer(server) => {
+                let is_worker = server.placement.server_only_rank() != Some(rank);
+                let coverage = Coverage::Stages { elements: if is_worker { elements } else { 0 } };
+                Some(Self { model, coverage, drain_len: None, flights: 0, staleness: 1 })
             }
             ModelKind::Osp(OspConfig { span: 1, .. }) => {
                 let coverage = Coverage::Step { elements };
@@ -161,13 +185,19 @@ impl<M: SyncModel> Audited<M> {
 
 impl<M: SyncModel> SyncModel for Audited<M> {
     fn handle_event(&mut self, event: Event, tensors: &mut Tensors<'_, '_>) {
-        if let Some(audit) = &mut self.audit {
-            audit.see_event(&event);
-            if audit.is_over() {
-                return;
-            }
+        let Some(audit) = &mut self.audit else { return self.model.handle_event(event, tensors) };
+        audit.see_event(&event);
+        if audit.is_over() {
+            return;
         }
+        let collected = match &event {
+            Event::Collected { parameters, .. } => Some(parameters.clone()),
+            _ => None,
+        };
         self.model.handle_event(event, tensors);
+        if let Some(parameters) = collected {
+            audit.require_all(stages::agree(&parameters, tensors));
+        }
     }
 
     fn poll_action(&mut self) -> Option<Action> {
@@ -187,6 +217,10 @@ impl<M: SyncModel> SyncModel for Audited<M> {
 
     fn overlaps(&self) -> bool {
         self.model.overlaps()
+    }
+
+    fn next_batch(&self) -> Option<Batch> {
+        self.model.next_batch()
     }
 
     fn staleness(&self) -> u64 {
@@ -242,6 +276,8 @@ struct Audit {
     started: BTreeMap<ReduceId, usize>,
     /// The same of reductions that this step waits for.
     urgent: BTreeMap<ReduceId, usize>,
+    /// Of OSP on servers only.
+    stages: Stages,
     /// The reduction whose result must come next, and its elements.
     awaited: Option<(ReduceId, usize)>,
     /// Elements that this call, with the gradients before it, reduces while everybody waits.
@@ -264,6 +300,7 @@ impl Audit {
             last_id: None,
             started: BTreeMap::new(),
             urgent: BTreeMap::new(),
+            stages: Stages::default(),
             awaited: None,
             blocking: 0,
             behind: 0,
@@ -294,6 +331,16 @@ impl Audit {
         }
     }
 
+    fn require_all<T: Default>(&mut self, outcome: Result<T, Break>) -> T {
+        match outcome {
+            Ok(found) => found,
+            Err((rule, numbers)) => {
+                self.require(false, rule, || numbers);
+                T::default()
+            }
+        }
+    }
+
     fn see_event(&mut self, event: &Event) {
         let call = match event {
             Event::Drain => Call::Drain,
@@ -305,10 +352,11 @@ impl Audit {
                 let numbers = || format!("{found:?} came, {wanted:?} was awaited (id, elements)");
                 return self.require(found == wanted, "right result", numbers);
             }
-            Event::Collected { .. }
-            | Event::Gathered { .. }
-            | Event::Replied { .. }
-            | Event::StageReplied { .. } => return,
+            Event::Collected { .. } | Event::StageReplied { .. } => {
+                let outcome = self.stages.see_event(event, self.step);
+                return self.require_all(outcome);
+            }
+            Event::Gathered { .. } | Event::Replied { .. } => return,
         };
         let at = self.call;
         self.require(at == Call::None, "its turn", || format!("{call:?} during {at:?}"));
@@ -325,8 +373,17 @@ impl Audit {
         let awaited = self.awaited;
         let numbers = || format!("another action while {awaited:?} is awaited (id, elements)");
         self.require(awaited.is_none(), "its turn", numbers);
+        let is_waiting = self.stages.is_waiting();
+        self.require(!is_waiting, "its turn", || "another action while a server's".to_owned());
         match action {
             Action::Fail(_) | Action::Gather { .. } => {}
+            action if matches!(self.rules.coverage, Coverage::Stages { .. }) => {
+                let step = (call == Call::Step).then(|| self.step - 1);
+                let outcome = self.stages.see_action(action, step);
+                let [rs, ics] = self.require_all(outcome);
+                self.blocking += rs;
+                self.behind += ics;
+            }
             Action::AwaitReply { .. }
             | Action::AwaitStage { .. }
             | Action::Collect
@@ -374,6 +431,8 @@ impl Audit {
         let awaited = self.awaited;
         let numbers = || format!("rests while {awaited:?} is awaited (id, elements)");
         self.require(awaited.is_none(), "its turn", numbers);
+        let is_waiting = self.stages.is_waiting();
+        self.require(!is_waiting, "its turn", || "rests while a reply is awaited".to_owned());
         let most = self.rules.staleness;
         let numbers = || format!("{staleness} updates lack, of {most}");
         self.require(staleness <= most, "bounded staleness", numbers);
@@ -394,15 +453,25 @@ impl Audit {
                     deferred_bytes: (self.behind * ELEMENT_BYTES) as u64,
                 };
                 let numbers = || format!("{traffic:?} is told, {found:?} was moved");
-                self.require(traffic == found, "honest traffic", numbers);
+                // A rank that only serves tells what the others move.
+                let only_serves = self.rules.coverage == Coverage::Stages { elements: 0 };
+                self.require(traffic == found || only_serves, "honest traffic", numbers);
             }
         }
+        let (overlapped, waits) = (self.stages.overlapped(), self.stages.under_way());
+        let numbers = || format!("{staleness} updates are told to lack, {overlapped} ICS to come");
+        let is_staged = matches!(self.rules.coverage, Coverage::Stages { .. });
+        let is_told = !is_staged || (staleness > 0) == (overlapped > 0);
+        self.require(is_told, "bounded staleness", numbers);
+        self.require(waits == overlapped, "one wait", || "replies of RS were not awaited".into());
         (self.blocking, self.behind) = (0, 0);
     }
 
     fn see_step_s_coverage(&mut self) {
         match self.rules.coverage {
-            Coverage::Step { elements } => self.see_moved("whole exchange", "a step", elements),
+            Coverage::Stages { elements } | Coverage::Step { elements } => {
+                self.see_moved("whole exchange", "a step", elements);
+            }
             Coverage::Round { every, elements } => {
                 self.progress += 1;
                 let is_last = self.progress >= every;
@@ -440,6 +509,11 @@ impl Audit {
         let left = self.started.len();
         let numbers = || format!("{left} reductions under way, {staleness} updates lack");
         self.require(left == 0 && staleness == 0, "quiet drain", numbers);
+        if matches!(self.rules.coverage, Coverage::Stages { .. }) {
+            let is_quiet = self.stages.take_collected() && self.stages.is_quiet();
+            let numbers = || "the servers were not brought together".to_owned();
+            return self.require(is_quiet, "quiet drain", numbers);
+        }
         let expected = self.rules.drain_len.unwrap_or(0);
         let found = self.blocking + self.behind;
         if matches!(self.rules.coverage, Coverage::Within { .. }) {

@@ -16,7 +16,9 @@ use crate::model::osp::budget::BudgetRule;
 pub use crate::model::osp::{GibLag, IcsMerge, OspConfig};
 pub use crate::model::osp_server::settings::OspServerConfig;
 use crate::optimiser::Optimiser;
-pub use crate::server::config::{DsspConfig, GbaModelConfig, R2spConfig, ServerConfig, SspConfig};
+pub use crate::server::config::{
+    BatchRule, DsspConfig, GbaModelConfig, R2spConfig, ServerConfig, SspConfig,
+};
 
 /// Of `osp-adaptive`: the bound that kept BSP's accuracy where deferring much does harm, and
 /// deferred most where it does none (docs/osp.md).
@@ -35,6 +37,9 @@ pub struct SessionConfig {
     /// Under OSP, deferred slices count with their last known gradient; under the server models,
     /// each worker clips its own gradient, as each rank does under local SGD and DiLoCo.
     pub clip_norm: Option<f32>,
+    /// Samples of each rank in a step, all alike, where the trainer lets the model divide their sum
+    /// otherwise ([`Session::next_batch`](crate::Session::next_batch)); none if it does not.
+    pub batch: Option<u32>,
     /// Fixes whatever the model draws at random.
     pub seed: u64,
     /// Steps from one comparison of all replicas to the next; 0 for none. A comparison reads the
@@ -50,6 +55,7 @@ impl Default for SessionConfig {
             model: ModelKind::Bsp,
             optimiser: Optimiser::default(),
             clip_norm: None,
+            batch: None,
             seed: 0,
             check_every: 100,
             audits: false,
@@ -181,6 +187,7 @@ impl FromStr for ModelKind {
     /// | `osp-adaptive` | `bound`, `window` |
     /// | `osp-ps` | `placement=sharded\|colocated@RANK\|dedicated@RANK`, `moments=cheapest\|shipped` |
     /// | `asp`, `ssp`, `dssp`, `r2sp` | `pull=after-push\|next-step`, `rate=per-push\|per-round` |
+    /// | `r2sp` | `batches=by-speed\|equal` |
     /// | `ssp` | `staleness` |
     /// | `dssp` | `lower`, `r-max` |
     /// | `gba` | `group`, `pull` |
@@ -273,6 +280,7 @@ impl SessionConfig {
         self.optimiser.validate()?;
         let limit = self.clip_norm.unwrap_or(1.0);
         require(limit.is_finite() && limit > 0.0, "the clipped norm is above 0", limit)?;
+        require(self.batch != Some(0), "a batch has 1 sample or more", 0)?;
         match &self.model {
             ModelKind::Diloco(diloco) => diloco.validate()?,
             ModelKind::LocalSgd(local) => local.validate()?,

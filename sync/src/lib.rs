@@ -51,9 +51,9 @@ mod session;
 pub mod simulation;
 
 pub use config::{
-    AspConfig, AspRate, BucketRule, ByteCaps, DilocoConfig, DsspConfig, GbaModelConfig, GibLag,
-    IcsMerge, LocalSgdConfig, ModelKind, OspConfig, OspServerConfig, PlanConfig, Planner, Pull,
-    R2spConfig, ServerConfig, SessionConfig, SspConfig,
+    AspConfig, AspRate, BatchRule, BucketRule, ByteCaps, DilocoConfig, DsspConfig, GbaModelConfig,
+    GibLag, IcsMerge, LocalSgdConfig, ModelKind, OspConfig, OspServerConfig, PlanConfig, Planner,
+    Pull, R2spConfig, ServerConfig, SessionConfig, SspConfig,
 };
 pub use error::{Error, Result};
 pub use gradient_sync::{DeferConfig, GradientModel, GradientSync, GradientSyncConfig, SyncReport};
@@ -65,6 +65,7 @@ pub use model::osp::importance::Importance;
 pub use model::osp::window::{Aimd, WindowRule};
 pub use model::osp_server::settings::{MomentSource, Placement};
 pub use optimiser::{Adam, Moments, Optimiser, Sgd, StepSize};
+pub use policy::batch::Batch;
 pub use report::{RunStats, StepReport, Summary};
 pub use server::audit::AuditReport;
 pub use session::{Session, Snapshot, Switch, SwitchReport};

@@ -108,13 +108,13 @@ impl<M: SyncModel> Lockstep<M> {
             shard.expect("valid settings")
         };
         let is_audited = cfg!(debug_assertions) || config.audits;
-        let rules = is_audited.then(|| Rules::of(config, layout.len())).flatten();
+        let rules = |rank| is_audited.then(|| Rules::of(config, rank, layout.len())).flatten();
         let replica = |rank| {
             let mut parameters = parameters.clone();
             let tensors: Vec<&mut [f32]> = parameters.iter_mut().map(Vec::as_mut_slice).collect();
             let model = build(Job::new(rank, world_size, config), &tensors);
             Replica {
-                model: Audited::new(model, rules),
+                model: Audited::new(model, rules(rank)),
                 parameters,
                 gradients: Vec::new(),
                 blocked: None,

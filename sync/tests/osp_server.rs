@@ -25,7 +25,7 @@ fn server(share: f64, placement: Placement) -> OspServerConfig {
 
 fn config(server: OspServerConfig) -> SessionConfig {
     let model = ModelKind::OspServer(server);
-    SessionConfig { model, seed: 3, check_every: 3, ..SessionConfig::default() }
+    SessionConfig { model, seed: 3, check_every: 3, audits: true, ..SessionConfig::default() }
 }
 
 fn configs() -> Vec<SessionConfig> {
@@ -93,6 +93,17 @@ fn train(communicator: &Communicator, config: &SessionConfig) -> Vec<TensorList>
     }
     session.end_epoch(1.0).expect("an epoch");
     session.finish(&mut views_mut(&mut parameters)).expect("finished");
+    let ModelKind::OspServer(OspServerConfig { placement, .. }) = config.model else {
+        unreachable!("see config")
+    };
+    let serves = placement == Placement::Sharded || communicator.rank() == 0;
+    assert_eq!(session.audit().is_some(), serves);
+    if let Some(report) = session.audit() {
+        let is_deferring = session.stats().deferred_share() > 0.0;
+        assert_eq!((report.updates, report.widest_lead), (9, 1));
+        assert_eq!(report.widest_staleness, u64::from(is_deferring));
+        assert!(report.pushes >= 9 * u64::from(communicator.world_size()));
+    }
     all.push(parameters);
     all
 }

@@ -10,8 +10,8 @@ use syncline::lockstep::{Costs, Lockstep, TensorList};
 use syncline::policy::gba::Decay;
 use syncline::server::config::Gap;
 use syncline::{
-    AspConfig, DsspConfig, GbaModelConfig, ModelKind, Pull, R2spConfig, Session, SessionConfig,
-    Sgd, SspConfig, TensorSpec,
+    AspConfig, Batch, BatchRule, DsspConfig, GbaModelConfig, ModelKind, Pull, R2spConfig, Session,
+    SessionConfig, Sgd, SspConfig, TensorSpec,
 };
 
 const RANKS: u32 = 4;
@@ -159,6 +159,87 @@ fn turns_are_evenly_spaced() {
         }
     }
     r2sp.drain().unwrap();
+}
+
+/// Rank 3 needs three times as long for a sample, so it takes a third of what the others take: the
+/// batches of each step add up to the same, and all ranks need the same time in the end. Its
+/// gradients, the only ones that are not 0, count in proportion.
+#[test]
+fn batches_follow_speeds_and_add_up_in_every_step() {
+    const BATCH: u32 = 30;
+    for pull in [Pull::AfterPush, Pull::NextStep] {
+        let worker = AspConfig { pull, ..AspConfig::default() };
+        let batches = BatchRule::BySpeed { every: 3, least_gain: 0.05 };
+        let gap = Gap::Fixed(Duration::ZERO);
+        let model = ModelKind::R2sp(R2spConfig { gap, batches, worker });
+        let config = SessionConfig { batch: Some(BATCH), ..config(model, 0.0) };
+        let mut r2sp = Lockstep::new(&config, RANKS, &list(99)).expect("valid");
+        let mut last = [0; RANKS as usize];
+        let mut expected = list(99).concat();
+        for step in 0..20 {
+            let mut next = 0;
+            let mut all = Vec::new();
+            for (rank, last) in last.iter_mut().enumerate() {
+                let batch = r2sp.model(rank).next_batch().expect("R2SP with a batch");
+                assert_eq!(batch.start, next, "step {step}: no gap and no overlap");
+                next += batch.samples;
+                *last = batch.samples;
+                all.push(batch);
+            }
+            assert_eq!(next, RANKS * BATCH, "step {step}");
+            for (rank, batch) in all.into_iter().enumerate() {
+                let compute = ms(if rank == 3 { 3 } else { 1 }) * batch.samples;
+                let is_slow = rank == 3;
+                let gradient = if is_slow { list(0) } else { LENS.map(|n| vec![0.0; n]).to_vec() };
+                r2sp.start_step(rank, &gradient, 0.5, compute).unwrap();
+                if is_slow {
+                    let rate = 0.5 * batch.samples as f32 / (RANKS * BATCH) as f32;
+                    let all = expected.iter_mut().zip(list(0).concat());
+                    all.for_each(|(w, g)| *w -= rate * g);
+                }
+            }
+            if step % 10 == 9 {
+                r2sp.drain().unwrap();
+                for (w, expected) in r2sp.parameters(0).concat().iter().zip(&expected) {
+                    assert!((w - expected).abs() < 1e-4, "step {step}: {w}, {expected}");
+                }
+            }
+        }
+        assert_eq!(last, [36, 36, 36, 12]);
+    }
+}
+
+#[test]
+fn a_session_tells_batches_only_where_it_was_told_one() {
+    let equal = R2spConfig { batches: BatchRule::Equal, ..R2spConfig::default() };
+    let r2sp = ModelKind::R2sp(R2spConfig::default());
+    threads(
+        2,
+        |_| (),
+        |world| {
+            let mut w = vec![0.5_f32; 40];
+            let specs = [TensorSpec::new("w", 40)];
+            let tells = |model, batch| SessionConfig { batch, ..config(model, 0.0) };
+            for (config, is_told) in [
+                (tells(r2sp, Some(8)), true),
+                (tells(r2sp, None), false),
+                (tells(ModelKind::R2sp(equal), Some(8)), false),
+                (tells(ModelKind::Bsp, Some(8)), false),
+            ] {
+                let mut session = Session::new(&world, &specs, &mut [&mut w], &config).unwrap();
+                let equal = Batch { start: 8 * world.rank(), samples: 8 };
+                assert_eq!(session.next_batch(), is_told.then_some(equal));
+                session.step(&mut [&mut w], &[&[0.25; 40]], 0.1, 1.0).unwrap();
+                assert_eq!(session.next_batch(), is_told.then_some(equal));
+                // Another model takes equal parts again.
+                session.switch_to(ModelKind::Bsp, &mut [&mut w]).unwrap();
+                assert_eq!(session.next_batch(), None);
+                session.switch_to(r2sp, &mut [&mut w]).unwrap();
+                assert_eq!(session.next_batch(), config.batch.map(|_| equal));
+                session.finish(&mut [&mut w]).unwrap();
+            }
+        },
+    );
 }
 
 /// The slow rank makes its second step when all others have made as many as they may: by then they

@@ -3,10 +3,13 @@
 //! Every epoch has its own permutation of the training set, the same on all ranks because `seed`
 //! fixes it. Step `t` takes the next `ranks * batch` images of it, and rank `r` the `r`-th batch of
 //! those; what is left at the end sits out this epoch. So all ranks take the same number of steps,
-//! and no image is seen twice in an epoch. Called by `worker`.
+//! and no image is seen twice in an epoch. The same is true where ranks take unequal parts of a
+//! step's images, which lie one after another. Called by `worker`.
 
 use std::error::Error;
 use std::fmt;
+
+use syncline::Batch;
 
 /// The plan of one rank. See the module's description.
 #[derive(Clone, Debug)]
@@ -73,16 +76,36 @@ impl ShardPlan {
     /// The images of this rank in epoch `epoch`, step after step: `steps() * batch` indices into
     /// the training set.
     pub fn epoch(&self, epoch: u32) -> Vec<usize> {
+        let order = self.order(epoch);
+        let own = |step| self.part_of(&order, step, self.equal_part()).to_vec();
+        (0..self.steps()).flat_map(own).collect()
+    }
+
+    /// This rank's part of a step's images where all parts are equal.
+    pub fn equal_part(&self) -> Batch {
+        let in_words = |images: usize| u32::try_from(images).unwrap_or(u32::MAX);
+        Batch { start: in_words(self.rank * self.batch), samples: in_words(self.batch) }
+    }
+
+    /// A part of the images of step `step`, out of the epoch's `order`.
+    ///
+    /// # Panics
+    ///
+    /// The step has no such part.
+    pub fn part_of<'a>(&self, order: &'a [usize], step: usize, part: Batch) -> &'a [usize] {
+        let all = self.ranks * self.batch;
+        let (start, samples) = (part.start as usize, part.samples as usize);
+        &order[step * all..][..all][start..start + samples]
+    }
+
+    /// The order of all images in epoch `epoch`, the same on all ranks.
+    pub fn order(&self, epoch: u32) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.train_len).collect();
         // Odd multipliers keep different (seed, epoch) pairs apart; fastrand mixes the rest.
         let mixed = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let seed = mixed ^ u64::from(epoch + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
         fastrand::Rng::with_seed(seed).shuffle(&mut order);
-        let own = |step: usize| {
-            let start = (step * self.ranks + self.rank) * self.batch;
-            start..start + self.batch
-        };
-        (0..self.steps()).flat_map(own).map(|position| order[position]).collect()
+        order
     }
 }
 
@@ -116,6 +139,19 @@ mod tests {
             let mut joined: Vec<usize> = Vec::new();
             parts.iter().for_each(|part| joined.extend(&part[step * 8..][..8]));
             assert_eq!(joined, whole[step * 32..][..32]);
+        }
+    }
+
+    #[test]
+    fn unequal_parts_are_of_the_same_images() {
+        let plan = |rank| ShardPlan::new(100, 3, rank, 8, 5).unwrap();
+        let order = plan(0).order(2);
+        for step in 0..plan(0).steps() {
+            let parts = Batch::parts(&[11, 12, 1]);
+            let part = |part: &Batch| plan(0).part_of(&order, step, *part).to_vec();
+            let unequal: Vec<usize> = parts.iter().flat_map(part).collect();
+            let equal = (0..3).flat_map(|rank| plan(rank).epoch(2)[step * 8..][..8].to_vec());
+            assert_eq!(unequal, equal.collect::<Vec<_>>());
         }
     }
 

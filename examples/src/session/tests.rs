@@ -9,6 +9,7 @@ use super::*;
 use crate::data::Dataset;
 use crate::model::NetKind;
 use crate::protocol::{Message, Summary};
+use crate::spec::model;
 use crate::spec::tests::spec;
 use crate::worker::{WorkerError, train};
 
@@ -112,6 +113,28 @@ fn a_run_with_a_dedicated_server_trains_on_the_others() {
     }
     let accuracy = summary(&all[0].1).final_accuracy.unwrap();
     assert!(accuracy > 0.3, "{accuracy}");
+}
+
+/// Rank 2 sleeps in every step, and so takes fewer samples; the job takes as many as ever.
+#[test]
+fn under_r2sp_a_slow_rank_takes_smaller_batches() {
+    let mut spec = small("r2sp");
+    spec.stragglers = vec!["2:15ms".parse().unwrap()];
+    let taken = |spec: &RunSpec| {
+        let all: Vec<_> = run(spec).into_iter().map(Result::unwrap).collect();
+        assert!(all.iter().all(|(parameters, _)| *parameters == all[0].0));
+        // Guessing gives 0.1.
+        let accuracy = summary(&all[0].1).final_accuracy.unwrap();
+        assert!(accuracy > 0.5, "{accuracy}");
+        assert!(all.iter().all(|(_, messages)| summary(messages).steps == 116));
+        all.iter().map(|(_, messages)| summary(messages).samples).collect::<Vec<_>>()
+    };
+    let samples = taken(&spec);
+    assert_eq!(samples.iter().sum::<u64>(), 3 * 116 * 16);
+    // Equal parts for the first fifth, and then about one sample in its place.
+    assert!(samples[2] < 116 * 12, "{samples:?}");
+    spec.model = model("r2sp:batches=equal");
+    assert_eq!(taken(&spec), [116 * 16; 3]);
 }
 
 #[test]

@@ -4,7 +4,9 @@
 use indicatif::ProgressBar;
 use syncline::lockstep::TensorList;
 use syncline::simulation::{Compute, Network, Outcome, Settings, Simulation, Straggler, Trainer};
-use syncline::{BudgetRule, Granularity, ModelKind, OspConfig, SessionConfig, Sgd};
+use syncline::{
+    BudgetRule, Granularity, ModelKind, OspConfig, OspServerConfig, SessionConfig, Sgd,
+};
 
 use super::digits::Digits;
 use super::error::SimulateError;
@@ -32,7 +34,7 @@ pub(super) fn run(
         .parse()
         .map_err(|error: syncline::Error| SimulateError::Options { reason: error.to_string() })?;
     if plan.is_real {
-        let mut digits = Digits::new(plan, ranks, bar)?;
+        let mut digits = Digits::new(plan, ranks, kind.server_only_rank(), bar)?;
         let start = digits.start();
         let sgd = Sgd { momentum: plan.momentum, ..Sgd::default() };
         let config = SessionConfig {
@@ -50,7 +52,7 @@ pub(super) fn run(
         Ok(ModelRun::new(model, plan, &outcome).with_accuracy(accuracy, curve, plan.target))
     } else {
         let (config, warmup_epochs) = stand_in_config(kind, plan.seed);
-        let start = stand_in::parameters(ranks);
+        let start = stand_in::parameters(ranks, &kind);
         let mut settings = settings(plan, rate, &start);
         settings.steps_per_epoch = EPOCH_STEPS;
         settings.warmup_epochs = warmup_epochs;
@@ -75,7 +77,8 @@ fn play(
     bar: &ProgressBar,
     model: &SyncModel,
 ) -> Result<(Outcome, TensorList), SimulateError> {
-    bar.set_length(settings.epochs * settings.steps_per_epoch * u64::from(ranks));
+    let workers = ranks - u32::from(config.model.server_only_rank().is_some());
+    bar.set_length(settings.epochs * settings.steps_per_epoch * u64::from(workers));
     let run = || format!("{}, {ranks} ranks", model.title());
     let simulation = Simulation::new(config, ranks, start, settings);
     let played = simulation.and_then(|simulation| simulation.run(trainer));
@@ -87,21 +90,27 @@ fn play(
 /// Settings with which a stand-in tells the times of a large model, and how many epochs that takes.
 fn stand_in_config(kind: ModelKind, seed: u64) -> (SessionConfig, u64) {
     let (model, warmup_epochs) = match kind {
-        ModelKind::Osp(osp) => {
-            let osp = OspConfig {
-                budget: BudgetRule::LossDriven { smoothing: 0.0, rise: 0.1 },
-                min_deferred_len: 1,
-                granularity: Granularity::Slices { max_bytes: SLICE_LEN * size_of::<f32>() },
-                // Where in the backward pass important gradients come depends on the network: RS
-                // starts after it, which is the worst case.
-                rs_parts: 0,
-                ..osp
-            };
-            (ModelKind::Osp(osp), OSP_WARMUP_EPOCHS)
+        ModelKind::Osp(osp) => (ModelKind::Osp(stand_in_osp(osp)), OSP_WARMUP_EPOCHS),
+        ModelKind::OspServer(server) => {
+            let server = OspServerConfig { osp: stand_in_osp(server.osp), ..server };
+            (ModelKind::OspServer(server), OSP_WARMUP_EPOCHS)
         }
         kind => (kind, WARMUP_EPOCHS),
     };
     (SessionConfig { model, seed, check_every: 0, ..SessionConfig::default() }, warmup_epochs)
+}
+
+/// OSP's settings on a stand-in.
+fn stand_in_osp(osp: OspConfig) -> OspConfig {
+    OspConfig {
+        budget: BudgetRule::LossDriven { smoothing: 0.0, rise: 0.1 },
+        min_deferred_len: 1,
+        granularity: Granularity::Slices { max_bytes: SLICE_LEN * size_of::<f32>() },
+        // Where in the backward pass important gradients come depends on the network: RS starts
+        // after it, which is the worst case.
+        rs_parts: 0,
+        ..osp
+    }
 }
 
 /// What both kinds of gradients share.

@@ -14,6 +14,7 @@ use crate::data::{DataKind, Dataset, ShardPlan};
 use crate::model::network::zeros_like;
 use crate::model::{Network, Tensor};
 use crate::worker::accuracy;
+use crate::worker::crew::Crew;
 
 /// All ranks' training, without its time.
 pub(super) struct Digits<'a> {
@@ -24,7 +25,9 @@ pub(super) struct Digits<'a> {
     gradients: Vec<Tensor>,
     images: Vec<f32>,
     labels: Vec<u8>,
+    /// By place among those who train, as is the next.
     plans: Vec<ShardPlan>,
+    crew: Crew,
     /// Each rank's epoch and the images of that.
     orders: Vec<Option<(u64, Vec<usize>)>>,
     batch: usize,
@@ -40,12 +43,15 @@ impl<'a> Digits<'a> {
     pub(super) fn new(
         plan: &Plan,
         ranks: u32,
+        server_only: Option<u32>,
         bar: &'a ProgressBar,
     ) -> Result<Self, SimulateError> {
         let data = Dataset::load(DataKind::Digits, None, plan.seed).map_err(SimulateError::Data)?;
         let batch = plan.batch as usize;
-        let shard = |rank| ShardPlan::new(data.train.len(), ranks, rank, batch, plan.seed);
-        let plans: Result<Vec<ShardPlan>, _> = (0..ranks).map(shard).collect();
+        let crew = Crew::new(ranks, 0, server_only);
+        let workers = crew.workers();
+        let shard = |place| ShardPlan::new(data.train.len(), workers, place, batch, plan.seed);
+        let plans: Result<Vec<ShardPlan>, _> = (0..workers).map(shard).collect();
         let (network, parameters) = Network::new(plan.net, data.shape, data.classes, plan.seed);
         Ok(Self {
             gradients: zeros_like(&parameters),
@@ -54,7 +60,8 @@ impl<'a> Digits<'a> {
             images: Vec::new(),
             labels: Vec::new(),
             plans: plans.map_err(SimulateError::TooFewImages)?,
-            orders: vec![None; ranks as usize],
+            orders: vec![None; workers as usize],
+            crew,
             batch,
             lr: plan.lr,
             epochs: u64::from(plan.epochs),
@@ -107,7 +114,7 @@ impl Trainer for Digits<'_> {
         self.lend(parameters);
         let steps = self.steps_per_epoch();
         let (epoch, within) = (step / steps, (step % steps) as usize);
-        let index = rank as usize;
+        let index = self.crew.of(rank).place() as usize;
         let order = match &mut self.orders[index] {
             Some((known, order)) if *known == epoch => order,
             slot => &mut slot.insert((epoch, self.plans[index].epoch(epoch as u32))).1,
@@ -136,7 +143,7 @@ impl Trainer for Digits<'_> {
 
     fn epoch_ended(&mut self, rank: u32, epoch: u64, now_s: f64, parameters: &TensorList) {
         // The last one is measured on what the end leaves.
-        if rank == 0 && epoch + 1 < self.epochs {
+        if self.crew.of(rank).reports() && epoch + 1 < self.epochs {
             self.measure(epoch, now_s, parameters);
         }
     }

@@ -132,15 +132,25 @@ impl Plan {
             Err(_) => {
                 Some(format!("--models: '{name}' is no single model, which alone is simulated"))
             }
-            Ok(ModelKind::OspServer(_)) => Some(format!("--models: '{name}' is not simulated")),
             Ok(ModelKind::Osp(OspConfig { budget: BudgetRule::Windowed(_), .. }))
                 if !self.is_real =>
             {
                 let reason = "follows gradients: simulate it with --gradients real";
                 Some(format!("--models: '{name}' {reason}"))
             }
-            Ok(_) => None,
+            Ok(model) => self.refuses_ranks(name, &model),
         }
+    }
+
+    /// Why a model cannot be simulated with these ranks, some of them slow.
+    fn refuses_ranks(&self, name: &str, model: &ModelKind) -> Option<String> {
+        let server_only = model.server_only_rank();
+        if let Some(slow) = self.stragglers.iter().find(|slow| Some(slow.rank) == server_only) {
+            let reason = format!("rank {} of '{name}' does not train, it serves", slow.rank);
+            return Some(format!("--straggler {slow}: {reason}"));
+        }
+        let mut refusals = self.ranks.iter().filter_map(|ranks| model.check_world(*ranks).err());
+        refusals.next().map(|error| format!("--models '{name}': {error}"))
     }
 }
 

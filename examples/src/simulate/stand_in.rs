@@ -4,6 +4,7 @@
 //! all that hides, as it does late in training. Called by `cell`.
 
 use indicatif::ProgressBar;
+use syncline::ModelKind;
 use syncline::lockstep::TensorList;
 use syncline::simulation::{StepDone, Trainer};
 
@@ -16,9 +17,16 @@ const TENSORS: usize = 4;
 /// Least elements of a tensor: 256 slices in all, each 0.4 % of the bytes.
 const TENSOR_LEN_MIN: usize = 64 * SLICE_LEN;
 
-/// Parameters of which every rank's shard has at least one.
-pub(super) fn parameters(ranks: u32) -> TensorList {
-    let len = (ranks as usize).div_ceil(TENSORS).max(TENSOR_LEN_MIN);
+/// Slices of each of OSP's servers, where they are many: they differ by one at most.
+const SERVER_SLICES: usize = 16;
+
+/// Parameters of which every rank's shard has at least one, and each of OSP's servers enough.
+pub(super) fn parameters(ranks: u32, model: &ModelKind) -> TensorList {
+    let each = match model {
+        ModelKind::OspServer(_) => SERVER_SLICES * SLICE_LEN,
+        _ => 1,
+    };
+    let len = (ranks as usize * each).div_ceil(TENSORS).max(TENSOR_LEN_MIN);
     vec![vec![0.0; len.next_multiple_of(SLICE_LEN)]; TENSORS]
 }
 

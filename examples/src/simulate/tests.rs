@@ -42,6 +42,27 @@ fn bsp_by_hand_and_osp_hides_all_it_may() {
     assert!(report.cells[0].verdict().starts_with("8 ranks, 10 Gbit/s: OSP, 1.49 x"));
 }
 
+/// As above, on servers: shards hide about as much as reductions; one server's link carries seven
+/// pushes and then seven replies of 80 ms, be it on a rank beside them or on one of them.
+#[test]
+fn osp_on_servers_is_bound_by_their_links() {
+    let line = "--ranks 8 --bandwidth 10G --latency 0 --compute 200ms --models bsp,osp-ps,\
+                osp-ps:placement=colocated@3,osp-ps:placement=dedicated";
+    let report = report(line);
+    let [_, sharded, colocated, dedicated] = &report.cells[0].runs[..] else { panic!("four") };
+    assert!((75.0..=80.0).contains(&sharded.deferred_pct), "{}", sharded.deferred_pct);
+    // 28 ms of 140 at the least, as slices allow, and a little more for heads.
+    assert!((228.0..235.0).contains(&sharded.step_ms), "{}", sharded.step_ms);
+    for run in [colocated, dedicated] {
+        let all = 14.0 * 80.0;
+        assert!((200.0 + 0.5 * all..200.0 + all).contains(&run.step_ms), "{}", run.step_ms);
+        assert!((10.0..50.0).contains(&run.deferred_pct), "{}", run.deferred_pct);
+    }
+    assert!((dedicated.step_ms / colocated.step_ms - 1.0).abs() < 0.02);
+    let workers = |run: &ModelRun| (run.samples_per_s * run.step_ms / 32e3).round();
+    assert_eq!([workers(sharded), workers(colocated), workers(dedicated)], [8.0, 8.0, 7.0]);
+}
+
 #[test]
 fn a_free_link_leaves_nothing_to_gain() {
     let report = report("--ranks 2,4 --bandwidth none --latency 0");
@@ -69,6 +90,20 @@ fn a_network_learns_in_virtual_time() {
     assert!(text.contains("to 80 %") && text.contains("digits, MLP"), "{text}");
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<SimulateReport>(&json).unwrap(), report);
+}
+
+/// Two of three ranks learn, with as much of the data each as ranks of two.
+#[test]
+fn a_network_learns_beside_a_dedicated_server() {
+    let options = "--gradients real --net mlp --bandwidth 100mbit --compute 5ms --epochs 4";
+    let report = |rest: &str| report(&format!("{options} {rest}")).cells.remove(0).runs;
+    let served = &report("--ranks 3 --models osp-ps:placement=dedicated@0:share=0")[0];
+    let bsp = &report("--ranks 2 --models bsp")[0];
+    assert_eq!(served.curve.len(), 4);
+    // With nothing deferred it is BSP.
+    for (served, bsp) in served.curve.iter().zip(&bsp.curve) {
+        assert_eq!((served.loss, served.accuracy), (bsp.loss, bsp.accuracy));
+    }
 }
 
 #[test]
@@ -106,6 +141,8 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         ("--gradients real --ranks 65", "at most 64 ranks"),
         ("--ranks 4,8 --straggler 5:1ms", "no rank 5 among 4"),
         ("--gradients real --ranks 32 --batch 64", "choose a smaller --batch"),
+        ("--ranks 8,4 --models osp-ps:placement=dedicated@6", "is below 4, not 6"),
+        ("--models osp-ps:placement=dedicated --straggler 0:1ms", "rank 0 of 'osp-ps:placement"),
     ] {
         let error = simulate(&parse(&format!("-q {line}")).unwrap()).unwrap_err().to_string();
         assert!(error.contains(reason), "{line}: {error}");

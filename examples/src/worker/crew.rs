@@ -1,35 +1,41 @@
-//! Which ranks train. Owns their count and their order. Called by the loop of a rank.
+//! Which ranks train. Owns their count and their order. Called by the loop of a rank, and by the
+//! simulation.
 
 /// The ranks that train, seen from one rank: all but one that only serves, if there is one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Crew {
+pub(crate) struct Crew {
     ranks: u32,
     rank: u32,
     server_only: Option<u32>,
 }
 
 impl Crew {
-    pub(super) fn new(ranks: u32, rank: u32, server_only: Option<u32>) -> Self {
+    pub(crate) fn new(ranks: u32, rank: u32, server_only: Option<u32>) -> Self {
         Self { ranks, rank, server_only }
     }
 
+    /// The same ranks, seen from another.
+    pub(crate) fn of(self, rank: u32) -> Self {
+        Self { rank, ..self }
+    }
+
     /// How many ranks train.
-    pub(super) fn workers(&self) -> u32 {
+    pub(crate) fn workers(&self) -> u32 {
         self.ranks - u32::from(self.server_only.is_some())
     }
 
     /// Whether `rank` trains.
-    pub(super) fn has(&self, rank: u32) -> bool {
+    pub(crate) fn has(&self, rank: u32) -> bool {
         self.server_only != Some(rank)
     }
 
     /// Whether this rank trains.
-    pub(super) fn trains(&self) -> bool {
+    pub(crate) fn trains(&self) -> bool {
         self.has(self.rank)
     }
 
     /// This rank's place among those that train; 0 for one that does not.
-    pub(super) fn place(&self) -> u32 {
+    pub(crate) fn place(&self) -> u32 {
         match self.server_only {
             Some(server) if server == self.rank => 0,
             Some(server) if server < self.rank => self.rank - 1,
@@ -38,7 +44,7 @@ impl Crew {
     }
 
     /// Whether this rank tells how far training is: the first that trains.
-    pub(super) fn reports(&self) -> bool {
+    pub(crate) fn reports(&self) -> bool {
         self.trains() && self.place() == 0
     }
 }

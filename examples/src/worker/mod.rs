@@ -3,7 +3,7 @@
 //! Owns the loop and the clock. Never knows who else trains nor how: that is the
 //! [`Synchroniser`]'s. Called by the process of each rank.
 
-mod crew;
+pub(crate) mod crew;
 mod journal;
 pub mod local;
 mod stretch;
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 pub use local::LocalSgd;
 pub use stretch::{Meeting, Position, Stretch};
 
-use syncline::StepReport;
 use syncline::policy::schedule::Schedule;
+use syncline::{Batch, StepReport};
 
 use crate::BoxError;
 use crate::data::shard::TooFewImages;
@@ -92,9 +92,15 @@ pub trait Synchroniser {
         Ok(())
     }
 
+    /// What this rank takes of the next step's images, where that is not an equal part: the parts
+    /// of all ranks lie one after another, and add up to as many as equal parts do.
+    fn next_batch(&mut self) -> Option<Batch> {
+        None
+    }
+
     /// Ends a step: `parameters` become those of the next step, by the `gradients` of all ranks,
     /// each the mean over its batch, and by learning rate `lr`. `loss` is this rank's. May use
-    /// `gradients` as scratch.
+    /// `gradients` as scratch. The batch is that of [`Self::next_batch`].
     ///
     /// # Errors
     ///
@@ -274,6 +280,7 @@ pub fn train(
         images: Vec::new(),
         labels: Vec::new(),
         steps: 0,
+        samples: 0,
         compute: Duration::ZERO,
         switching: Duration::ZERO,
         cost: StepCost::default(),
@@ -307,7 +314,7 @@ struct Trainer<'a> {
     data: &'a Dataset,
     schedule: Schedule,
     plan: ShardPlan,
-    /// The epoch that the images at hand are of, and their order.
+    /// The epoch that the images at hand are of, and the order of all ranks' images.
     order: (Option<u64>, Vec<usize>),
     network: Network,
     parameters: Vec<Tensor>,
@@ -316,6 +323,8 @@ struct Trainer<'a> {
     labels: Vec<u8>,
     /// Steps that this rank took.
     steps: u64,
+    /// Samples that it took in them.
+    samples: u64,
     compute: Duration,
     /// Spent on going from one sync model or group of ranks to another.
     switching: Duration,
@@ -367,11 +376,16 @@ impl Trainer<'_> {
         self.spec.stragglers.iter().map(|slow| slow.delay_at(self.rank, step)).sum()
     }
 
-    /// Loss and gradients of this rank's images in a step, the time they took, and whether they
-    /// could be told. A straggler sleeps first, which counts as computing.
-    fn compute(&mut self, step: u64, tell: &mut Tell<'_>) -> (f32, Duration, Result<(), BoxError>) {
+    /// Loss and gradients of this rank's part of a step's images, the time they took, and whether
+    /// they could be told. A straggler sleeps first, which counts as computing.
+    fn compute(
+        &mut self,
+        step: u64,
+        part: Batch,
+        tell: &mut Tell<'_>,
+    ) -> (f32, Duration, Result<(), BoxError>) {
         let delay = self.delay_at(step);
-        let indices = self.images_of(step);
+        let indices = self.images_of(step, part);
         let started = Instant::now();
         if !delay.is_zero() {
             std::thread::sleep(delay);
@@ -385,17 +399,18 @@ impl Trainer<'_> {
         (loss, started.elapsed(), told)
     }
 
-    /// One step; returns this rank's loss.
+    /// One step; returns this rank's loss and its samples.
     fn step(
         &mut self,
         at: Position,
         stretch: &Stretch,
         sync: &mut dyn Synchroniser,
-    ) -> Result<f32, WorkerError> {
+    ) -> Result<(f32, u32), WorkerError> {
         let epoch = self.epoch_of(at);
         let lr = self.rate_at(at, stretch);
+        let part = sync.next_batch().unwrap_or_else(|| self.plan.equal_part());
         let tell = &mut |tensor, gradient: &[f32]| sync.gradient_ready(tensor, gradient);
-        let (loss, compute, told) = self.compute(at.step, tell);
+        let (loss, compute, told) = self.compute(at.step, part, tell);
         let computed = Instant::now();
         if !loss.is_finite() && !sync.survives_divergence() {
             let step = (at.step % self.plan.steps() as u64) as usize;
@@ -409,13 +424,13 @@ impl Trainer<'_> {
         self.sync_times_us.push(computed.elapsed().as_secs_f32() * 1e6);
         self.compute += compute;
         self.steps += 1;
+        self.samples += u64::from(part.samples);
         self.charge(cost);
         if let Some(report) = cost.report {
             let (steps, t) = (self.steps, self.clock.elapsed());
-            let samples = self.own_samples();
-            self.journal.step(&report, steps, t, samples, loss, lr, || sync.model());
+            self.journal.step(&report, steps, t, self.samples, loss, lr, || sync.model());
         }
-        Ok(loss)
+        Ok((loss, part.samples))
     }
 
     /// A step of the others, on a rank that only serves.
@@ -469,7 +484,7 @@ impl Trainer<'_> {
         let final_accuracy = result.map(|result| result.accuracy);
         if let Some(accuracy) = final_accuracy {
             let epoch = self.spec.epochs - 1;
-            self.journal.accuracy(epoch, wall_s, self.own_samples(), accuracy);
+            self.journal.accuracy(epoch, wall_s, self.samples, accuracy);
             self.tell(&Message::Accuracy { epoch, t_s: wall_s, accuracy })?;
         }
         for us in std::mem::take(&mut self.sync_times_us).chunks(TIMES_PER_MESSAGE) {
@@ -477,7 +492,7 @@ impl Trainer<'_> {
         }
         self.tell(&Message::Done(Summary {
             steps: self.steps,
-            samples: self.own_samples(),
+            samples: self.samples,
             wall_s,
             compute_s: self.compute.as_secs_f64(),
             exposed_s: self.cost.exposed_ns as f64 / 1e9,
@@ -492,11 +507,7 @@ impl Trainer<'_> {
         let outcome = error.map_or_else(|| "finished".to_owned(), ToString::to_string);
         // Without the time that measuring took, if training came that far.
         let wall = if self.wall.is_zero() { self.clock.elapsed() } else { self.wall };
-        self.journal.end(self.steps, self.own_samples(), wall, outcome);
-    }
-
-    fn own_samples(&self) -> u64 {
-        if self.crew.trains() { self.steps * u64::from(self.spec.batch) } else { 0 }
+        self.journal.end(self.steps, self.samples, wall, outcome);
     }
 
     fn tell(&mut self, message: &Message) -> Result<(), WorkerError> {

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use syncline::Batch;
 use syncline::record::{Decision, Epoch};
 
 use super::{Snapshot, StepCost, Synchroniser, Trainer, WorkerError, failed};
@@ -72,19 +73,21 @@ pub struct Meeting {
 /// Losses of an epoch on this rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EpochSoFar {
+    /// Of all samples.
     losses: f64,
-    steps: u64,
+    samples: u64,
 }
 
 impl EpochSoFar {
-    fn add(&mut self, loss: f32) {
-        self.losses += f64::from(loss);
-        self.steps += 1;
+    /// `loss` is the mean over so many samples.
+    fn add(&mut self, loss: f32, samples: u32) {
+        self.losses += f64::from(loss) * f64::from(samples);
+        self.samples += u64::from(samples);
     }
 
     /// NaN without steps.
     fn mean(&self) -> f32 {
-        (self.losses / self.steps as f64) as f32
+        (self.losses / self.samples as f64) as f32
     }
 }
 
@@ -114,17 +117,15 @@ impl Trainer<'_> {
         }
     }
 
-    /// The images of this rank in a step.
-    pub(super) fn images_of(&mut self, step: u64) -> Vec<usize> {
+    /// A part of the images of a step.
+    pub(super) fn images_of(&mut self, step: u64, part: Batch) -> Vec<usize> {
         let steps = self.plan.steps() as u64;
         let pass = step / steps;
         if self.order.0 != Some(pass) {
             let epoch = u32::try_from(pass).unwrap_or(u32::MAX - 1);
-            self.order = (Some(pass), self.plan.epoch(epoch));
+            self.order = (Some(pass), self.plan.order(epoch));
         }
-        let batch = self.spec.batch as usize;
-        let start = (step % steps) as usize * batch;
-        self.order.1[start..start + batch].to_vec()
+        self.plan.part_of(&self.order.1, (step % steps) as usize, part).to_vec()
     }
 
     /// Trains to the next meeting, and meets; returns where to go on.
@@ -146,8 +147,8 @@ impl Trainer<'_> {
             for index in 1..=steps {
                 let next = at.after(1, per_step);
                 if self.crew.trains() {
-                    let loss = self.step(at, &stretch, sync)?;
-                    epoch.add(loss);
+                    let (loss, samples) = self.step(at, &stretch, sync)?;
+                    epoch.add(loss, samples);
                     self.report_progress(next, loss)?;
                 } else {
                     self.serve(at, sync)?;
@@ -158,7 +159,8 @@ impl Trainer<'_> {
                 at = next;
             }
         } else {
-            let (_, compute, _) = self.compute(end.step - 1, &mut |_, _| Ok(()));
+            let part = self.plan.equal_part();
+            let (_, compute, _) = self.compute(end.step - 1, part, &mut |_, _| Ok(()));
             self.compute += compute;
             sync.stand_by(compute);
         }
@@ -201,7 +203,7 @@ impl Trainer<'_> {
         let report = sync.end_epoch(mean_loss).map_err(failed(epoch, "end an epoch"))?;
         self.charge(report.cost);
         let t_s = self.clock.elapsed().as_secs_f64();
-        let samples = self.own_samples();
+        let samples = self.samples;
         self.journal.epoch(|| {
             let deferral = report.deferral.as_ref();
             Epoch {
@@ -241,7 +243,7 @@ impl Trainer<'_> {
     fn note(&mut self, at: Position, decisions: Vec<Decision>) -> Result<(), WorkerError> {
         for decision in decisions {
             let t_s = self.clock.elapsed().as_secs_f64();
-            let decision = Decision { t_s, step: at.step, samples: self.own_samples(), ..decision };
+            let decision = Decision { t_s, step: at.step, samples: self.samples, ..decision };
             self.journal.decision(&decision);
             if self.rank == 0 {
                 self.tell(&Message::Decision(decision))?;

@@ -6,7 +6,9 @@ use crate::error::Result;
 use crate::layout::{Granularity, Layout, TensorSpec};
 use crate::lockstep::{Lockstep, TensorList};
 use crate::model::osp::budget::BudgetRule;
+use crate::model::osp_server::settings::{OspServerConfig, Placement};
 use crate::model::{self, Job, Lane};
+use crate::server::osp::wire::Stage;
 
 const LEN: usize = 12;
 
@@ -37,6 +39,16 @@ enum Fault {
     NoDrain,
     /// Reduces at the end of an epoch.
     EpochReduces,
+    /// Pushes the gradients of a step as those of the next.
+    Late,
+    /// Drops what was to be pushed in ICS, or its wait.
+    NoIcs,
+    /// Tells servers twice that no push comes.
+    TwoEnds,
+    /// Does not tell them.
+    NoEnd,
+    /// Changes a parameter after a drain.
+    Drifts,
 }
 
 #[derive(Debug)]
@@ -68,6 +80,38 @@ impl Mutant {
                 self.queue.push(Action::StartReduce { id: id + 1, data: vec![0.0], lane });
                 Action::StartReduce { id, data, lane }
             }
+            (Fault::TwoWaits, Action::AwaitStage { server, stage }) => {
+                self.queue.push(Action::AwaitStage { server, stage });
+                Action::AwaitStage { server, stage }
+            }
+            (Fault::WaitForNothing, Action::AwaitStage { server, stage }) => {
+                Action::AwaitStage { server: server + 7, stage }
+            }
+            (Fault::Extra, Action::PushStage { server, stage, head, body, reply_words }) => {
+                let (head_too, body_too) = (head, body.clone());
+                let again = Action::PushStage {
+                    server,
+                    stage,
+                    head: head_too,
+                    body: body_too,
+                    reply_words,
+                };
+                self.queue.push(again);
+                Action::PushStage { server, stage, head, body, reply_words }
+            }
+            (Fault::Late, Action::PushStage { server, stage, mut head, body, reply_words }) => {
+                head[2] += 1;
+                Action::PushStage { server, stage, head, body, reply_words }
+            }
+            (Fault::Short, Action::PushStage { server, stage, head, mut body, reply_words }) => {
+                body.pop();
+                Action::PushStage { server, stage, head, body, reply_words }
+            }
+            (Fault::Pushes, Action::PushStage { .. }) => Action::Reduce { id: 0, data: Vec::new() },
+            (Fault::TwoEnds, Action::EndStages { server, head }) => {
+                self.queue.push(Action::EndStages { server, head });
+                Action::EndStages { server, head }
+            }
             (Fault::Pushes, Action::Reduce { .. }) => {
                 Action::Push { server: 0, message: Vec::new(), replies: false }
             }
@@ -88,7 +132,11 @@ impl SyncModel for Mutant {
             }
             _ => {}
         }
+        let is_end = matches!(event, Event::Collected { .. });
         self.model.handle_event(event, tensors);
+        if is_end && self.fault == Fault::Drifts {
+            tensors.parameters[0][0] += 1.0;
+        }
     }
 
     fn poll_action(&mut self) -> Option<Action> {
@@ -97,6 +145,11 @@ impl SyncModel for Mutant {
         }
         match self.model.poll_action()? {
             Action::Wait { .. } if self.fault == Fault::NoWait => None,
+            Action::AwaitStage { stage: Stage::Rs, .. } if self.fault == Fault::NoWait => None,
+            Action::EndStages { .. } if self.fault == Fault::NoEnd => self.poll_action(),
+            Action::PushStage { stage: Stage::Ics, .. } if self.fault == Fault::NoIcs => {
+                self.poll_action()
+            }
             action => Some(self.change(action)),
         }
     }
@@ -133,6 +186,13 @@ fn local(every: u64) -> ModelKind {
 
 fn diloco(every: u64, delay: u64) -> ModelKind {
     ModelKind::Diloco(DilocoConfig { every, fragments: 2, delay, ..DilocoConfig::default() })
+}
+
+fn on_servers(share: f64, placement: Placement) -> ModelKind {
+    let ModelKind::Osp(osp) = osp(share) else { unreachable!("as above") };
+    let settings = OspServerConfig::new(placement);
+    let osp = OspConfig { gib_lag: settings.osp.gib_lag, ceiling: settings.osp.ceiling, ..osp };
+    ModelKind::OspServer(OspServerConfig { osp, ..settings })
 }
 
 /// Runs two ranks whose models have the fault, through steps, an epoch's end and a drain.
@@ -179,7 +239,12 @@ fn models_that_keep_the_rules_are_left_alone() {
         diloco(4, 1),
         diloco(5, 2),
     ];
-    for kind in kinds {
+    let placements =
+        [Placement::Sharded, Placement::Colocated { rank: 1 }, Placement::Dedicated { rank: 0 }];
+    let servers = [0.0, 0.5, 1.0]
+        .into_iter()
+        .flat_map(|share| placements.map(|placement| on_servers(share, placement)));
+    for kind in kinds.into_iter().chain(servers) {
         run(kind, Fault::Sane).unwrap();
     }
 }
@@ -214,6 +279,34 @@ fn each_mutant_is_found_by_its_rule() {
     }
 }
 
+#[test]
+fn each_mutant_on_servers_is_found_by_its_rule() {
+    let sharded = on_servers(0.5, Placement::Sharded);
+    let dedicated = on_servers(0.5, Placement::Dedicated { rank: 0 });
+    for (kind, fault, rule) in [
+        (sharded, Fault::NoWait, "step 1: one wait: replies of RS were not awaited"),
+        (sharded, Fault::TwoWaits, "step 1: one wait: (0, Rs) is not under way"),
+        (dedicated, Fault::WaitForNothing, "step 1: one wait: (7, Rs) is not under way"),
+        (sharded, Fault::Extra, "bounded flight: (1, Rs) is under way already"),
+        (sharded, Fault::Late, "step 1: its turn"),
+        (sharded, Fault::Short, "step 1: honest traffic"),
+        (sharded, Fault::NoIcs, "step 3: whole exchange"),
+        (sharded, Fault::Stale(2), "step 1: bounded staleness: 2 updates lack, of 1"),
+        (sharded, Fault::Stale(0), "step 3: bounded staleness: 0 updates are told to lack"),
+        (sharded, Fault::Stale(1), "step 1: bounded staleness: 1 updates are told to lack, 0 ICS"),
+        (dedicated, Fault::Pushes, "step 1: its turn"),
+        (sharded, Fault::NoDrain, "step 5: quiet drain"),
+        (sharded, Fault::TwoEnds, "step 5: one end: rank 0 was not pushed to"),
+        (sharded, Fault::NoEnd, "step 5: quiet drain: collects with 0 replies to come, 2 servers"),
+        (dedicated, Fault::Drifts, "step 5: one state: 1 parameters are not"),
+        (sharded, Fault::EpochReduces, "its turn"),
+    ] {
+        let reason = reason(kind, fault);
+        assert!(reason.contains(rule), "{fault:?} of {}: {reason}", kind.name());
+        assert!(reason.starts_with(&format!("audit of {} in step", kind.name())), "{reason}");
+    }
+}
+
 /// One rank by itself, so that its own model may see a result of another length.
 fn audited(kind: ModelKind, fault: Fault) -> Audited<Mutant> {
     let config = SessionConfig { model: kind, ..SessionConfig::default() };
@@ -221,7 +314,7 @@ fn audited(kind: ModelKind, fault: Fault) -> Audited<Mutant> {
     let mut w = [1.0; LEN];
     let memory = Memory::new(&config.optimiser, LEN);
     let model = model::build(&config, Job::new(0, 1, &config), layout, &[&mut w], memory);
-    Audited::new(Mutant { model, fault, queue: Vec::new() }, Rules::of(&config, LEN))
+    Audited::new(Mutant { model, fault, queue: Vec::new() }, Rules::of(&config, 0, LEN))
 }
 
 /// Ends a step, with `answer` to each reduction; returns the reason of the failure, if any.
@@ -284,7 +377,7 @@ fn an_element_that_does_not_travel_is_found() {
 #[test]
 fn a_step_that_is_not_whole_is_found() {
     let rules =
-        |kind| Rules::of(&SessionConfig { model: kind, ..Default::default() }, LEN).unwrap();
+        |kind| Rules::of(&SessionConfig { model: kind, ..Default::default() }, 0, LEN).unwrap();
     for (kind, blocking, behind, steps, rule) in [
         (ModelKind::Bsp, LEN - 1, 0, 1, "whole exchange: 11 elements in a step"),
         (ModelKind::Bsp, 2 * LEN, 0, 1, "whole exchange: 24 elements"),
@@ -314,5 +407,5 @@ fn a_step_that_is_not_whole_is_found() {
 #[test]
 fn a_rank_without_rules_is_as_it_is() {
     let config = SessionConfig { model: "asp".parse().unwrap(), ..SessionConfig::default() };
-    assert_eq!(Rules::of(&config, LEN), None);
+    assert_eq!(Rules::of(&config, 0, LEN), None);
 }

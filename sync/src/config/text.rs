@@ -6,7 +6,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use super::{AspConfig, AspRate, BucketRule, ModelKind, Pull};
+use super::{AspConfig, AspRate, BatchRule, BucketRule, ModelKind, Pull};
 use crate::error::{Error, Result};
 use crate::layout::Granularity;
 use crate::model::diloco::DilocoConfig;
@@ -52,7 +52,14 @@ pub(super) fn set(model: &mut ModelKind, setting: &str) -> Result<()> {
             "r-max" => put(&mut config.r_max, key, value)?,
             _ => worker(&mut config.worker, key, value)?,
         },
-        ModelKind::R2sp(config) => worker(&mut config.worker, key, value)?,
+        ModelKind::R2sp(config) => match key {
+            "batches" => {
+                let known = [("by-speed", BatchRule::default()), ("equal", BatchRule::Equal)];
+                config.batches = one_of(key, value, &known)?;
+                true
+            }
+            _ => worker(&mut config.worker, key, value)?,
+        },
         ModelKind::Gba(config) => match key {
             "group" => {
                 config.group = Some(number(key, value)?);
@@ -90,7 +97,8 @@ fn keys(model: &ModelKind) -> Vec<&'static str> {
         ModelKind::Diloco(_) => {
             vec!["every", "fragments", "delay", "outer-rate", "outer-momentum", "nesterov"]
         }
-        ModelKind::Asp(_) | ModelKind::R2sp(_) => vec!["pull", "rate"],
+        ModelKind::Asp(_) => vec!["pull", "rate"],
+        ModelKind::R2sp(_) => vec!["batches", "pull", "rate"],
         ModelKind::Ssp(_) => vec!["staleness", "pull", "rate"],
         ModelKind::Dssp(_) => vec!["lower", "r-max", "pull", "rate"],
         ModelKind::Gba(_) => vec!["group", "pull"],
@@ -286,6 +294,7 @@ mod tests {
             ("bsp:x=1", "bsp has no settings"),
             ("local-sgd:every=0", "not every 0"),
             ("ssp:3", "staleness"),
+            ("r2sp:batches=fair", "by-speed, equal"),
         ] {
             let error = text.parse::<ModelKind>().unwrap_err().to_string();
             assert!(error.contains(wanted), "{text}: {error}");

@@ -77,7 +77,7 @@ impl Staged {
             let reason = "servers are collected while workers push".to_owned();
             return Err(Error::Protocol { reason });
         }
-        self.shards.iter_mut().for_each(OspShard::reopen);
+        self.shards.iter_mut().try_for_each(OspShard::reopen)?;
         let parameters = self.shards.iter().flat_map(OspShard::parameters).copied().collect();
         let versions = self.shards.iter().map(OspShard::version).collect();
         Ok(Event::Collected { parameters, versions })

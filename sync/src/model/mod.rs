@@ -39,6 +39,7 @@ use crate::config::{ModelKind, SessionConfig};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::optimiser::{Moments, Optimiser};
+use crate::policy::batch::Batch;
 use crate::server::osp::wire::{HEAD_WORDS, Stage};
 use osp::budget::Decision;
 
@@ -269,6 +270,11 @@ pub trait SyncModel: Send + Debug {
         false
     }
 
+    /// What this rank takes of the global batch in its next step, if the model divides it.
+    fn next_batch(&self) -> Option<Batch> {
+        None
+    }
+
     /// How many updates the parameters that this rank computes with lack at most.
     fn staleness(&self) -> u64;
 
@@ -314,6 +320,10 @@ impl<M: SyncModel + ?Sized> SyncModel for Box<M> {
         (**self).overlaps()
     }
 
+    fn next_batch(&self) -> Option<Batch> {
+        (**self).next_batch()
+    }
+
     fn staleness(&self) -> u64 {
         (**self).staleness()
     }
@@ -344,6 +354,8 @@ pub struct Job {
     pub optimiser: Optimiser,
     /// Largest norm of a gradient over all tensors.
     pub clip_norm: Option<f32>,
+    /// Samples of each rank in a step, where the model may divide their sum.
+    pub batch: Option<u32>,
     /// Steps from one comparison of all replicas to the next; 0 for none.
     pub check_every: u64,
 }
@@ -351,8 +363,8 @@ pub struct Job {
 impl Job {
     /// The job of a session with `config`.
     pub fn new(rank: u32, world_size: u32, config: &SessionConfig) -> Self {
-        let SessionConfig { optimiser, clip_norm, seed, check_every, .. } = *config;
-        Self { rank, world_size, seed, optimiser, clip_norm, check_every }
+        let SessionConfig { optimiser, clip_norm, batch, seed, check_every, .. } = *config;
+        Self { rank, world_size, seed, optimiser, clip_norm, batch, check_every }
     }
 
     fn check_is_due(&self, step: u64) -> bool {
@@ -372,7 +384,7 @@ pub fn build(
     parameters: &[&mut [f32]],
     memory: Memory,
 ) -> Box<dyn SyncModel> {
-    let rules = config.audits.then(|| Rules::of(config, layout.len())).flatten();
+    let rules = config.audits.then(|| Rules::of(config, job.rank, layout.len())).flatten();
     let model: Box<dyn SyncModel> = match &config.model {
         ModelKind::Asp(asp) => Box::new(Worker::new(job, (*asp).into(), layout)),
         ModelKind::Bsp => Box::new(Bsp::new(job, memory)),

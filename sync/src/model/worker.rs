@@ -16,6 +16,7 @@
 //! made between the version that the gradient is of and the push itself.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::osp::budget::Decision;
 use super::{Action, Event, Job, StepEnded, SyncModel, Tensors, Traffic};
@@ -23,7 +24,8 @@ use crate::config::{AspRate, Pull};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::optimiser::{clip_scale, sum_of_squares};
-use crate::server::config::{Rule, ServerConfig};
+use crate::policy::batch::Batch;
+use crate::server::config::{BatchRule, R2spConfig, Rule, ServerConfig};
 use crate::server::wire::{self, Header};
 
 /// One worker of a parameter server.
@@ -39,10 +41,23 @@ pub struct Worker {
     is_pulling: bool,
     /// Gradients of the step at hand wait until the replies to the last push are here.
     ended: Option<StepEnded>,
+    /// What the next step takes of the global batch, where that is divided by speed.
+    batch: Option<Batch>,
+    /// What the step at hand took: what its mean gradient counts, and how fast it was.
+    taken: Taken,
     /// Highest staleness of the last push over all shards.
     staleness: u64,
     actions: VecDeque<Action>,
     decision: Decision,
+}
+
+/// What a step took of the global batch.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// Its samples, over those of an equal part: the mean over more samples counts more.
+    weight: f32,
+    /// Nanoseconds of computing for each; 0 if nobody asks.
+    sample_ns: u32,
 }
 
 /// What this worker knows of one shard.
@@ -70,6 +85,8 @@ impl Worker {
             clock: 0,
             is_pulling: false,
             ended: None,
+            batch: first_batch(&job, &config),
+            taken: Taken { weight: 1.0, sample_ns: 0 },
             staleness: 0,
             actions: VecDeque::new(),
             decision: Decision::never(),
@@ -81,7 +98,8 @@ impl Worker {
             AspRate::PerPush => ended.learning_rate,
             AspRate::PerRound => ended.learning_rate / self.job.world_size as f32,
         };
-        let scale = clip(tensors.gradients, self.job.clip_norm);
+        let Taken { weight, sample_ns } = self.taken;
+        let scale = weight * clip(tensors.gradients, self.job.clip_norm);
         for (server, view) in (0..).zip(&mut self.shards) {
             let range = self.layout.shard(server as usize, self.job.world_size as usize);
             let parts = self.layout.parts(range);
@@ -92,6 +110,7 @@ impl Worker {
                 clock: self.clock,
                 version: view.gradient_version,
                 learning_rate,
+                sample_ns,
             };
             let mut message = std::mem::take(&mut view.buffer);
             wire::encode(header, values, &mut message);
@@ -121,11 +140,11 @@ impl Worker {
         let is_gathered = matches!(self.config.rule, Rule::Gba(_));
         let view = &mut self.shards[server as usize];
         let least = view.pushed_version + u64::from(!is_gathered);
-        let (version, staleness) = match header {
-            Header::Reply { server: sender, clock, version, staleness }
+        let (version, staleness, batch) = match header {
+            Header::Reply { server: sender, clock, version, staleness, batch }
                 if sender == server && clock + 1 == self.clock && version >= least =>
             {
-                (version, staleness)
+                (version, staleness, batch)
             }
             _ => {
                 let (push, pushed) = (self.clock.saturating_sub(1), view.pushed_version);
@@ -143,6 +162,9 @@ impl Worker {
         view.version = version;
         view.is_answered = true;
         view.buffer = message;
+        if let Some(batch) = batch {
+            self.batch = Some(self.check_batch(batch)?);
+        }
         if self.shards.iter().all(|view| view.is_answered) {
             self.is_pulling = false;
             if let Some(ended) = self.ended.take() {
@@ -150,6 +172,29 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a part that is none of the global batch.
+    fn check_batch(&self, batch: Batch) -> Result<Batch> {
+        let all = self.job.batch.map(|each| u64::from(each) * u64::from(self.job.world_size));
+        let end = u64::from(batch.start) + u64::from(batch.samples);
+        if self.batch.is_some() && all.is_some_and(|all| end <= all) {
+            return Ok(batch);
+        }
+        let reason = format!("a shard gave {batch:?} of a global batch of {all:?}");
+        Err(Error::Protocol { reason })
+    }
+
+    /// What the step that ended took.
+    fn taken(&self, compute: Duration) -> Taken {
+        match (self.batch, self.job.batch) {
+            (Some(Batch { samples, .. }), Some(equal)) => Taken {
+                weight: samples as f32 / equal as f32,
+                sample_ns: u32::try_from(compute.as_nanos() / u128::from(samples))
+                    .unwrap_or(u32::MAX),
+            },
+            _ => Taken { weight: 1.0, sample_ns: 0 },
+        }
     }
 
     /// Takes in the parameters that all ranks end with: no older than what was seen before.
@@ -208,6 +253,8 @@ impl SyncModel for Worker {
                 }
             }
             Event::StepEnded(ended) => {
+                // Before a reply that this waits for says what comes after.
+                self.taken = self.taken(ended.compute);
                 for view in &mut self.shards {
                     view.gradient_version = view.version;
                 }
@@ -231,6 +278,10 @@ impl SyncModel for Worker {
         self.actions.pop_front()
     }
 
+    fn next_batch(&self) -> Option<Batch> {
+        self.batch
+    }
+
     fn staleness(&self) -> u64 {
         self.staleness
     }
@@ -242,6 +293,16 @@ impl SyncModel for Worker {
     fn decision(&self) -> &Decision {
         &self.decision
     }
+}
+
+/// An equal part, if parts are to follow speeds.
+fn first_batch(job: &Job, config: &ServerConfig) -> Option<Batch> {
+    let Rule::R2sp(R2spConfig { batches: BatchRule::BySpeed { .. }, .. }) = config.rule else {
+        return None;
+    };
+    let samples = job.batch?;
+    // All together were counted where the shards were made.
+    Some(Batch { start: samples.saturating_mul(job.rank), samples })
 }
 
 /// What a worker multiplies its own gradient with, so that its norm keeps the limit.
@@ -368,8 +429,13 @@ mod tests {
     #[test]
     fn a_reply_that_answers_another_push_is_refused() {
         let start: TensorList = LENS.map(|len| vec![0.0; len]).to_vec();
-        let header =
-            |server, clock, version| Header::Reply { server, clock, version, staleness: 0 };
+        let header = |server, clock, version| Header::Reply {
+            server,
+            clock,
+            version,
+            staleness: 0,
+            batch: None,
+        };
         for bad in [
             header(1, 0, 1),
             header(0, 1, 1),

@@ -13,6 +13,27 @@ use std::borrow::Cow;
 use super::require;
 use crate::error::Result;
 
+/// A rank's part of the global batch of a step: the parts of all ranks lie one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Samples of the ranks before it.
+    pub start: u32,
+    /// Its own, at least 1.
+    pub samples: u32,
+}
+
+impl Batch {
+    /// The parts of a split, in order of ranks.
+    pub fn parts(batches: &[u32]) -> Vec<Self> {
+        let starts = batches.iter().scan(0, |next, samples| {
+            let start = *next;
+            *next += samples;
+            Some(start)
+        });
+        starts.zip(batches).map(|(start, samples)| Self { start, samples: *samples }).collect()
+    }
+}
+
 /// A split of the global batch and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
@@ -142,6 +163,12 @@ mod tests {
         assert_eq!(proportional(10, &[1.0, 1000.0]), [1, 9]);
         assert_eq!(proportional(3, &[1.0, 1e300, 1e300]), [1, 1, 1]);
         assert_eq!(proportional(8, &[f64::MAX, f64::MAX]), [4, 4]);
+    }
+
+    #[test]
+    fn parts_lie_one_after_another() {
+        let part = |start, samples| Batch { start, samples };
+        assert_eq!(Batch::parts(&[4, 3, 1]), [part(0, 4), part(4, 3), part(7, 1)]);
     }
 
     #[test]

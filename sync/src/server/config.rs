@@ -6,7 +6,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use crate::config::{AspConfig, AspRate, Pull};
+use crate::config::{AspConfig, AspRate, Pull, require};
 use crate::error::{Error, Result};
 use crate::policy::gba::{Decay, Divisor, GbaConfig};
 
@@ -56,17 +56,20 @@ impl DsspConfig {
 }
 
 /// Settings of R2SP (INFOCOM 2019), the same on every rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct R2spConfig {
     /// Time from one worker's turn to the next worker's.
     pub gap: Gap,
+    /// How many samples each worker takes in a step.
+    pub batches: BatchRule,
     /// What a worker does.
     pub worker: AspConfig,
 }
 
 impl Default for R2spConfig {
     fn default() -> Self {
-        Self { gap: Gap::Measured { most: LONGEST_GAP }, worker: AspConfig::default() }
+        let gap = Gap::Measured { most: LONGEST_GAP };
+        Self { gap, batches: BatchRule::default(), worker: AspConfig::default() }
     }
 }
 
@@ -81,6 +84,30 @@ pub enum Gap {
         /// But never more than this; 1 s at most.
         most: Duration,
     },
+}
+
+/// How many samples each worker takes in a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum BatchRule {
+    /// In proportion to its speed, so that all need the same time, and in sum as many as if all
+    /// took equally many. Only where the trainer says how many those are
+    /// ([`SessionConfig::batch`](crate::SessionConfig::batch)) and then takes what
+    /// [`Session::next_batch`](crate::Session::next_batch) says.
+    BySpeed {
+        /// Rounds from one look at the speeds to the next, at least 1.
+        every: u32,
+        /// The split stays unless the slowest gains more than this share of its time.
+        least_gain: f64,
+    },
+    /// As many as each other.
+    Equal,
+}
+
+impl Default for BatchRule {
+    /// Both numbers are our choice: the authors' code leaves batches as they are.
+    fn default() -> Self {
+        Self::BySpeed { every: 20, least_gain: 0.05 }
+    }
 }
 
 /// Settings of GBA (arXiv 2205.11048), the same on every rank.
@@ -190,6 +217,14 @@ impl ServerConfig {
             }) if gap > LONGEST_GAP => {
                 invalid(format!("the gap is at most {LONGEST_GAP:?}, not {gap:?}"))
             }
+            Rule::R2sp(R2spConfig {
+                batches: BatchRule::BySpeed { every, least_gain }, ..
+            }) => {
+                require(every > 0, "batches change every 1 round or more", every)?;
+                // As `BatchPolicy` wants it.
+                let is_share = (0.0..1.0).contains(&least_gain);
+                require(is_share, "the least gain of batches lies in 0..1", least_gain)
+            }
             Rule::Gba(gba) => gba.policy(1).validate(),
             _ => Ok(()),
         }
@@ -204,7 +239,14 @@ mod tests {
     fn each_bad_setting_is_named() {
         let long = Duration::from_millis(1001);
         let decay = Decay::Exponential { base: f64::NAN, last: 3 };
-        let bad: [(ServerConfig, &str); 4] = [
+        let by_speed = |every, least_gain| R2spConfig {
+            batches: BatchRule::BySpeed { every, least_gain },
+            ..Default::default()
+        };
+        let bad: [(ServerConfig, &str); 7] = [
+            (by_speed(0, 0.1).into(), "round"),
+            (by_speed(1, 1.0).into(), "least gain"),
+            (by_speed(1, f64::NAN).into(), "least gain"),
             (DsspConfig { r_max: 10_001, ..Default::default() }.into(), "r_max"),
             (R2spConfig { gap: Gap::Fixed(long), ..Default::default() }.into(), "gap"),
             (R2spConfig { gap: Gap::Measured { most: long }, ..Default::default() }.into(), "gap"),

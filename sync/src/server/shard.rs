@@ -104,7 +104,7 @@ impl Shard {
     ) -> Result<Self> {
         let rule = config.model.server().map_or(Rule::Asp, |server| server.rule);
         let workers = world_size as usize;
-        let keeper = rule::build(rule, rank, workers)?;
+        let keeper = rule::build(rule, rank, workers, config.batch)?;
         let audit = Audit::new(Promise::of(rule, workers), workers);
         Ok(Self::with_keeper(rank, config.optimiser, parameters, memory, (keeper, audit), workers))
     }
@@ -168,10 +168,11 @@ impl Shard {
                 self.keeper.done(index, now, &mut self.orders)?;
                 Outcome::Done
             }
-            Header::Push { clock, version, learning_rate, .. } => {
+            Header::Push { clock, version, learning_rate, sample_ns, .. } => {
                 self.audit.pushed(index, clock, version)?;
                 let staleness = self.version - version;
                 self.held[index] = Some(Push { message, clock, version, learning_rate, staleness });
+                self.keeper.note_speed(index, sample_ns);
                 self.keeper.push(index, now, &mut self.orders)?;
                 Outcome::Pushed
             }
@@ -273,7 +274,8 @@ impl Shard {
         };
         self.audit.replied(worker, clock, self.version)?;
         let staleness = u32::try_from(staleness).unwrap_or(u32::MAX);
-        let header = Header::Reply { server: self.rank, clock, version: self.version, staleness };
+        let (server, version, batch) = (self.rank, self.version, self.keeper.batch(worker));
+        let header = Header::Reply { server, clock, version, staleness, batch };
         wire::encode(header, self.parameters.iter().copied(), &mut message);
         Ok(message)
     }

@@ -116,7 +116,13 @@ impl World {
                 Header::Done { worker: name }
             } else {
                 let version = worker.versions[server];
-                Header::Push { worker: name, clock: worker.clock, version, learning_rate: -1.0 }
+                Header::Push {
+                    worker: name,
+                    clock: worker.clock,
+                    version,
+                    learning_rate: -1.0,
+                    sample_ns: 0,
+                }
             };
             let mut message = Vec::new();
             wire::encode(header, std::iter::once(1.0), &mut message);

@@ -182,7 +182,8 @@ mod tests {
             let server = Server::start(&world, shard).unwrap();
             let push = |server: u32, clock| {
                 let worker = world.rank();
-                let header = Header::Push { worker, clock, version: 0, learning_rate: 1.0 };
+                let header =
+                    Header::Push { worker, clock, version: 0, learning_rate: 1.0, sample_ns: 0 };
                 let mut message = Vec::new();
                 wire::encode(header, [0.5; 3].into_iter(), &mut message);
                 // Not waited for: the shard may have given up.
@@ -205,7 +206,13 @@ mod tests {
                 assert_eq!(push(1, 7), Header::Stop);
                 let start = Moment::now();
                 let mut message = Vec::new();
-                let header = Header::Push { worker: 1, clock: 8, version: 0, learning_rate: 1.0 };
+                let header = Header::Push {
+                    worker: 1,
+                    clock: 8,
+                    version: 0,
+                    learning_rate: 1.0,
+                    sample_ns: 0,
+                };
                 wire::encode(header, [0.5; 3].into_iter(), &mut message);
                 drop(world.start_send(message, 1, PUSH_TAG).unwrap());
                 drop(server);

@@ -1,4 +1,4 @@
-//! The parameter server's messages: eight words of header, then parameters or gradients.
+//! The parameter server's messages: nine words of header, then parameters or gradients.
 //!
 //! Owns encoding and decoding, both ways. Never trusts a length or a kind. Called by the shards
 //! and by the workers (`model/worker.rs`).
@@ -13,15 +13,17 @@
 //! | 2, 3 | the worker's clock: pushes before this one | the same, of the push it answers |
 //! | 4, 5 | version of the shard that the gradient is of | version now |
 //! | 6 | learning rate, bits | staleness of the push it answers |
-//! | 7 | 0 | 0 |
-//! | 8.. | gradient, or zeros | parameters |
+//! | 7 | nanoseconds a sample took, 0 if not known | samples of the worker's next step, 0 if free |
+//! | 8 | 0 | samples of the workers before it |
+//! | 9.. | gradient, or zeros | parameters |
 //!
 //! 64-bit numbers have their low word first.
 
 use crate::error::{Error, Result};
+use crate::policy::batch::Batch;
 
 /// Words before the values.
-pub const HEADER_WORDS: usize = 8;
+pub const HEADER_WORDS: usize = 9;
 
 const PUSH: u32 = 1;
 const DONE: u32 = 2;
@@ -46,6 +48,8 @@ pub enum Header {
         version: u64,
         /// What to multiply the velocity with.
         learning_rate: f32,
+        /// Nanoseconds of computing for each sample; 0 if not known.
+        sample_ns: u32,
     },
     /// The shard's parameters.
     Reply {
@@ -58,6 +62,8 @@ pub enum Header {
         /// How many updates had come between the gradient's version and its push when that was
         /// taken in.
         staleness: u32,
+        /// What the worker takes next, if the shard has a say in that.
+        batch: Option<Batch>,
     },
     /// The shard's own rank gives up, or, as a reply, the shard does.
     Stop,
@@ -66,19 +72,20 @@ pub enum Header {
 /// A message of `header` and the bits of `values`, in `message`, whose content is lost.
 pub fn encode(header: Header, values: impl Iterator<Item = f32>, message: &mut Vec<u32>) {
     let (kind, rank, clock, version, last) = match header {
-        Header::Done { worker } => (DONE, worker, 0, 0, 0),
-        Header::Push { worker, clock, version, learning_rate } => {
-            (PUSH, worker, clock, version, learning_rate.to_bits())
+        Header::Done { worker } => (DONE, worker, 0, 0, [0; 3]),
+        Header::Push { worker, clock, version, learning_rate, sample_ns } => {
+            (PUSH, worker, clock, version, [learning_rate.to_bits(), sample_ns, 0])
         }
-        Header::Reply { server, clock, version, staleness } => {
-            (REPLY, server, clock, version, staleness)
+        Header::Reply { server, clock, version, staleness, batch } => {
+            let Batch { start, samples } = batch.unwrap_or(Batch { start: 0, samples: 0 });
+            (REPLY, server, clock, version, [staleness, samples, start])
         }
-        Header::Stop => (STOP, 0, 0, 0, 0),
+        Header::Stop => (STOP, 0, 0, 0, [0; 3]),
     };
     let ([clock_low, clock_high], [version_low, version_high]) = (halves(clock), halves(version));
     message.clear();
     message.extend([kind, rank, clock_low, clock_high, version_low, version_high]);
-    message.extend([last, 0]);
+    message.extend(last);
     message.extend(values.map(f32::to_bits));
 }
 
@@ -94,15 +101,19 @@ pub fn decode(message: &[u32], len: usize) -> Result<(Header, impl Iterator<Item
     if values.len() != len {
         return broken(format!("{} values for a shard of {len}", values.len()));
     }
-    let [kind, rank, clock_low, clock_high, version_low, version_high, last, _] = *header;
+    let [kind, rank, clock_low, clock_high, version_low, version_high, last, samples, start] =
+        *header;
     let (clock, version) = (whole(clock_low, clock_high), whole(version_low, version_high));
     let header = match kind {
         PUSH => {
             let learning_rate = f32::from_bits(last);
-            Header::Push { worker: rank, clock, version, learning_rate }
+            Header::Push { worker: rank, clock, version, learning_rate, sample_ns: samples }
         }
         DONE => Header::Done { worker: rank },
-        REPLY => Header::Reply { server: rank, clock, version, staleness: last },
+        REPLY => {
+            let batch = (samples > 0).then_some(Batch { start, samples });
+            Header::Reply { server: rank, clock, version, staleness: last, batch }
+        }
         STOP => Header::Stop,
         kind => return broken(format!("a message of unknown kind {kind} from rank {rank}")),
     };
@@ -125,10 +136,16 @@ mod tests {
     #[test]
     fn what_goes_in_comes_out() {
         let large = 0x1234_5678_9abc_def0;
+        let (worker, learning_rate, sample_ns) = (u32::MAX, 0.1, 5);
+        let push = Header::Push { worker, clock: large, version: !large, learning_rate, sample_ns };
+        let (server, staleness) = (7, u32::MAX);
+        let reply = |batch| Header::Reply { server, clock: 1, version: large, staleness, batch };
         for header in [
             Header::Done { worker: 3 },
-            Header::Push { worker: u32::MAX, clock: large, version: !large, learning_rate: 0.1 },
-            Header::Reply { server: 7, clock: 1, version: large, staleness: u32::MAX },
+            push,
+            reply(None),
+            reply(Some(Batch { start: 0, samples: 1 })),
+            reply(Some(Batch { start: 77, samples: u32::MAX })),
             Header::Stop,
         ] {
             let values = [1.5, -0.0, f32::INFINITY];
@@ -150,7 +167,7 @@ mod tests {
             assert!(error.contains(text), "{error}");
         };
         refused(&[], 0, "0 words");
-        refused(&message[..HEADER_WORDS - 1], 0, "7 words");
+        refused(&message[..HEADER_WORDS - 1], 0, "8 words");
         refused(&message, 5, "4 values for a shard of 5");
         message[0] = 77;
         refused(&message, 4, "unknown kind 77 from rank 3");

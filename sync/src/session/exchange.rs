@@ -312,6 +312,9 @@ impl Exchange {
 
     /// What the audit of this rank's shard has seen; none without a shard at rest.
     pub(super) fn audit(&self) -> Option<AuditReport> {
+        if let Some(stages) = &self.stages {
+            return stages.resting().ok()?.map(OspShard::audit);
+        }
         self.shards.as_ref()?.resting().ok().map(Shard::audit)
     }
 
@@ -320,6 +323,7 @@ impl Exchange {
         self.stages().stop()?;
         let stages = self.stages.as_ref().expect("as above");
         let shard = stages.resting()?;
+        shard.map_or(Ok(()), OspShard::check_collected)?;
         let own = shard.map_or(&[][..], OspShard::parameters);
         let mut parameters = vec![0.0; stages.lens.iter().sum()];
         self.urgent.all_gather_v(own, &mut parameters, &stages.lens)?;

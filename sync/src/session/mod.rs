@@ -26,6 +26,7 @@ use crate::layout::{Layout, TensorSpec};
 use crate::model::check::{self, Fingerprint};
 use crate::model::osp::budget::Decision;
 use crate::model::{self, Event, Job, Memory, StepEnded, SyncModel, Tensors};
+use crate::policy::batch::Batch;
 use crate::report::{RunStats, StepReport};
 use crate::server::audit::AuditReport;
 use accumulate::Accumulated;
@@ -234,6 +235,15 @@ impl Session {
         outcome
     }
 
+    /// What this rank takes of the global batch in its next step, where that is not an equal part:
+    /// under [`ModelKind::R2sp`], if [`SessionConfig::batch`] says how much that would be. The
+    /// parts of all ranks lie one after another and add up to the same sum in each step, of ranks
+    /// that make equally many. A mean over so many samples counts in proportion. It changes with
+    /// steps and drains.
+    pub fn next_batch(&self) -> Option<Batch> {
+        self.model.next_batch()
+    }
+
     /// Statistics of the steps since the last call, which start anew.
     pub fn take_stats(&mut self) -> RunStats {
         std::mem::take(&mut self.stats)
@@ -250,7 +260,9 @@ impl Session {
     }
 
     /// What the audit of this rank's shard has seen under the model that runs now; none while
-    /// ranks push, or if the model has no parameter server.
+    /// ranks push, or if the rank serves nothing. Of OSP's servers: pushes of both stages, steps
+    /// that were applied to all slices, the widest lead of a rank, and the most steps that a slice
+    /// lacked in a reply.
     pub fn audit(&self) -> Option<AuditReport> {
         self.exchange.audit()
     }

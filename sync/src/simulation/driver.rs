@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use super::cards::Cards;
 use super::compute::Compute;
 use super::error::SimulationError;
-use super::exchange::{Finished, Message};
+use super::exchange::Finished;
 use super::lanes::Lanes;
+use super::mail::Message;
 use super::meeting::{Key, Meetings};
 use super::network::Network;
 use super::outcome::{Outcome, StepDone};
@@ -20,6 +21,7 @@ use crate::error::{Error, Result as ModelResult};
 use crate::layout::{Layout, TensorSpec};
 use crate::lockstep::TensorList;
 use crate::model::{self, Event, Job, Memory, ReduceId, StepEnded, SyncModel};
+use crate::server::osp::OspShard;
 use crate::server::shard::Shard;
 
 /// What is simulated, apart from the model.
@@ -43,7 +45,7 @@ pub struct Settings {
 pub trait Trainer {
     /// Writes the gradients of a step of `rank`, at these parameters, and returns its loss. Their
     /// lengths are those of the parameters. Steps are counted from 0; each rank makes them in
-    /// order.
+    /// order. A rank that only serves makes none, here and below.
     fn gradients(
         &mut self,
         rank: u32,
@@ -70,6 +72,10 @@ pub struct Simulation<M = Box<dyn SyncModel>> {
     pub(super) ranks: Vec<Rank<M>>,
     pub(super) layout: Layout,
     pub(super) shards: Vec<Shard>,
+    /// Of OSP on servers only, in order of ranks.
+    pub(super) servers: Vec<OspShard>,
+    /// The rank that only serves, if there is one.
+    server_only: Option<u32>,
     pub(super) now: f64,
     pub(super) queue: Queue<Happening>,
     pub(super) cards: Cards,
@@ -110,12 +116,8 @@ impl Simulation {
         parameters: &TensorList,
         settings: Settings,
     ) -> Result<Self, SimulationError> {
-        let check = config.validate();
+        let check = config.validate().and_then(|()| config.model.check_world(world_size));
         check.map_err(|error| SimulationError::Setting { reason: error.to_string() })?;
-        if matches!(config.model, ModelKind::OspServer(_)) {
-            let reason = format!("'{}' is not simulated", config.model.name());
-            return Err(SimulationError::Setting { reason });
-        }
         let granularity = config.model.granularity();
         let layout = Layout::new(&specs(parameters), granularity);
         Self::with_models(config, world_size, parameters, settings, |job, tensors| {
@@ -146,6 +148,13 @@ impl<M: SyncModel> Simulation<M> {
             let memory = Memory::new(&config.optimiser, range.len());
             Shard::new(rank, world_size, config, flat[range].to_vec(), memory)
         };
+        let mut servers = Vec::new();
+        if let ModelKind::OspServer(server) = config.model {
+            let memory = Memory::new(&config.optimiser, layout.len());
+            let job = |rank| Job::new(rank, world_size, config);
+            let server = |rank| OspShard::new(job(rank), server, &layout, &flat, &memory);
+            servers.extend((0..world_size).filter_map(server));
+        }
         let rank = |rank| {
             let mut parameters = parameters.clone();
             let tensors: Vec<&mut [f32]> = parameters.iter_mut().map(Vec::as_mut_slice).collect();
@@ -158,6 +167,8 @@ impl<M: SyncModel> Simulation<M> {
             settings,
             ranks: (0..world_size).map(rank).collect(),
             shards: shards.map_err(setting)?,
+            servers,
+            server_only: config.model.server_only_rank(),
             layout,
             now: 0.0,
             queue: Queue::new(),
@@ -195,7 +206,8 @@ impl<M: SyncModel> Simulation<M> {
             let waiting = self.waiting();
             return Err(SimulationError::Deadlock { at_s: self.now, waiting });
         }
-        let ranks = self.ranks.iter().map(|rank| rank.outcome).collect();
+        let trained = (0..).zip(&self.ranks).filter(|(index, _)| self.trains(*index));
+        let ranks = trained.map(|(_, rank)| rank.outcome).collect();
         Ok((Outcome { ranks, end_s: self.now, events }, self))
     }
 
@@ -204,12 +216,18 @@ impl<M: SyncModel> Simulation<M> {
         &self.ranks[rank].parameters
     }
 
+    /// Whether this rank trains.
+    fn trains(&self, index: usize) -> bool {
+        self.server_only.is_none_or(|server| server as usize != index)
+    }
+
     /// The model of `rank`.
     pub fn model(&self, rank: usize) -> &M {
         &self.ranks[rank].model
     }
 
     fn begin_step(&mut self, index: usize, trainer: &mut dyn Trainer) {
+        let trains = self.trains(index);
         let rank = &mut self.ranks[index];
         let warmup_steps = self.settings.warmup_epochs * self.settings.steps_per_epoch;
         if rank.step >= warmup_steps && rank.measured_since.is_none() {
@@ -217,7 +235,10 @@ impl<M: SyncModel> Simulation<M> {
         }
         rank.phase = Phase::Computing;
         rank.exposed_s = 0.0;
-        rank.compute_s = self.settings.compute.seconds(index as u32, rank.step);
+        rank.compute_s = 0.0;
+        if trains {
+            rank.compute_s = self.settings.compute.seconds(index as u32, rank.step);
+        }
         rank.began_s = self.now;
         if rank.model.overlaps() {
             self.announce(index, trainer);
@@ -270,8 +291,9 @@ impl<M: SyncModel> Simulation<M> {
 
     /// Tells the model of `index` that the computation of a step is over.
     fn end_step(&mut self, index: usize, trainer: &mut dyn Trainer) {
+        let trains = self.trains(index);
         let rank = &mut self.ranks[index];
-        if !rank.model.overlaps() {
+        if !rank.model.overlaps() && trains {
             rank.loss = rank.compute_gradients(index as u32, trainer);
         }
         let (loss, learning_rate) = (rank.loss, trainer.learning_rate(rank.step));
@@ -310,6 +332,7 @@ impl<M: SyncModel> Simulation<M> {
     fn go_on(&mut self, index: usize, trainer: &mut dyn Trainer) -> bool {
         let Settings { epochs, steps_per_epoch, is_drained, .. } = self.settings;
         let now_s = self.now;
+        let trains = self.trains(index);
         let rank = &mut self.ranks[index];
         let id = index as u32;
         match rank.phase {
@@ -320,7 +343,9 @@ impl<M: SyncModel> Simulation<M> {
             }
             Phase::EndingEpoch => {
                 let epoch = rank.step / steps_per_epoch - 1;
-                trainer.epoch_ended(id, epoch, now_s, &rank.parameters);
+                if trains {
+                    trainer.epoch_ended(id, epoch, now_s, &rank.parameters);
+                }
                 if rank.step < epochs * steps_per_epoch {
                     self.begin_step(index, trainer);
                     return false;
@@ -337,7 +362,9 @@ impl<M: SyncModel> Simulation<M> {
                 let (compute_s, exposed_s) = (rank.compute_s, rank.exposed_s);
                 rank.count_step();
                 let done = StepDone { rank: id, step, now_s, compute_s, exposed_s, loss };
-                trainer.step_ended(&done);
+                if trains {
+                    trainer.step_ended(&done);
+                }
                 if !rank.step.is_multiple_of(steps_per_epoch) {
                     self.begin_step(index, trainer);
                     return false;

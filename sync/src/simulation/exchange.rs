@@ -6,24 +6,12 @@
 use super::driver::{Happening, Simulation, Trainer};
 use super::error::{SimulationError, name_ranks};
 use super::lanes::Lane;
+use super::mail::{Content, Message};
 use super::meeting::{Key, Part, average};
 use super::rank::{Phase, Wait, duration};
 use crate::error::Error;
-use crate::layout::ELEMENT_BYTES;
 use crate::model::{self, Action, Event, ReduceId, SyncModel};
 use crate::server::shard::{Reply, Shard};
-use crate::server::wire::HEADER_WORDS;
-
-/// A message to or from a shard.
-#[derive(Debug)]
-pub(super) struct Message {
-    pub(super) from: u32,
-    pub(super) to: u32,
-    pub(super) is_to_shard: bool,
-    pub(super) words: Vec<u32>,
-    /// What it takes on a link.
-    pub(super) seconds: f64,
-}
 
 /// A started reduction that is over.
 #[derive(Debug)]
@@ -52,9 +40,13 @@ impl<M: SyncModel> Simulation<M> {
                 }
             }
             Action::Fail(source) => return Err(SimulationError::Model { rank, source }),
-            Action::AwaitStage { .. } | Action::EndStages { .. } | Action::PushStage { .. } => {
-                let reason = "OSP's servers are not simulated".to_owned();
-                return Err(SimulationError::Setting { reason });
+            Action::AwaitStage { server, stage } => self.await_stage(index, server, stage),
+            Action::EndStages { server, head } => {
+                self.send(rank, server, Content::StagePush { head, body: Vec::new() })?;
+            }
+            Action::PushStage { server, stage, head, body, .. } => {
+                self.ranks[index].pushed.insert((server, stage), self.now);
+                self.send(rank, server, Content::StagePush { head, body })?;
             }
             Action::Gather { words } => {
                 let key = Key::Gather(self.ranks[index].gathers);
@@ -62,7 +54,9 @@ impl<M: SyncModel> Simulation<M> {
                 self.block(index, Wait::Gather);
                 self.join(key, Lane::Urgent, rank, Part::Words(words))?;
             }
-            Action::Push { server, message, .. } => self.send(rank, server, true, message)?,
+            Action::Push { server, message, .. } => {
+                self.send(rank, server, Content::Push(message))?;
+            }
             Action::Reduce { id, data } => {
                 self.block(index, Wait::Reduce(id));
                 self.join(Key::Reduce(id), Lane::Urgent, rank, Part::Floats(data))?;
@@ -83,7 +77,7 @@ impl<M: SyncModel> Simulation<M> {
         Ok(())
     }
 
-    fn block(&mut self, index: usize, wait: Wait) {
+    pub(super) fn block(&mut self, index: usize, wait: Wait) {
         self.ranks[index].blocked = Some((wait, self.now));
     }
 
@@ -111,11 +105,13 @@ impl<M: SyncModel> Simulation<M> {
         let parts = self.meetings.take(key);
         match key {
             Key::Collect(_) => {
-                let reopened = self.shards.iter_mut().try_for_each(Shard::reopen);
-                reopened.map_err(|source| SimulationError::Model { rank: 0, source })?;
-                let parameters: Vec<f32> =
-                    self.shards.iter().flat_map(Shard::parameters).copied().collect();
-                let versions: Vec<u64> = self.shards.iter().map(Shard::version).collect();
+                let collected = if self.servers.is_empty() {
+                    self.collect_shards()
+                } else {
+                    self.collect_servers()
+                };
+                let (parameters, versions) =
+                    collected.map_err(|source| SimulationError::Model { rank: 0, source })?;
                 let event = Event::Collected { parameters, versions };
                 self.deliver(Wait::Collect, &event, trainer)
             }
@@ -129,6 +125,12 @@ impl<M: SyncModel> Simulation<M> {
             }
             Key::Reduce(id) => self.deliver_reduced(id, average(parts), trainer),
         }
+    }
+
+    fn collect_shards(&mut self) -> Result<(Vec<f32>, Vec<u64>), Error> {
+        self.shards.iter_mut().try_for_each(Shard::reopen)?;
+        let parameters = self.shards.iter().flat_map(Shard::parameters).copied().collect();
+        Ok((parameters, self.shards.iter().map(Shard::version).collect()))
     }
 
     fn deliver(
@@ -181,23 +183,20 @@ impl<M: SyncModel> Simulation<M> {
     }
 
     /// Puts a message on its way.
-    fn send(
+    pub(super) fn send(
         &mut self,
         from: u32,
         to: u32,
-        is_to_shard: bool,
-        words: Vec<u32>,
+        content: Content,
     ) -> Result<(), SimulationError> {
         if to as usize >= self.ranks.len() {
             let reason = format!("a message to rank {to} of {}", self.ranks.len());
             return Err(SimulationError::Model { rank: from, source: Error::Protocol { reason } });
         }
         let network = &self.settings.network;
-        let values = words.len().saturating_sub(HEADER_WORDS) as f64;
-        let bytes = (HEADER_WORDS * ELEMENT_BYTES) as f64 + values * network.element_bytes;
         let latency_s = network.latency.as_secs_f64();
-        let seconds = network.wire_s(bytes);
-        let message = Message { from, to, is_to_shard, words, seconds };
+        let seconds = network.wire_s(content.bytes(network));
+        let message = Message { from, to, content, seconds };
         if from == to {
             self.queue.push(self.now, Happening::Received(message));
         } else {
@@ -213,16 +212,33 @@ impl<M: SyncModel> Simulation<M> {
         message: Message,
         trainer: &mut dyn Trainer,
     ) -> Result<(), SimulationError> {
-        let Message { from, to, is_to_shard, words, .. } = message;
-        if is_to_shard {
-            let now = duration(self.now);
-            let handled = self.shards[to as usize].handle_message(from, words, now);
-            let handled =
-                handled.map_err(|source| SimulationError::Model { rank: from, source })?;
-            self.answer(to, handled.replies)?;
-            self.collect_if_done();
-            return Ok(());
+        let Message { from, to, content, .. } = message;
+        match content {
+            Content::Push(words) => {
+                let now = duration(self.now);
+                let handled = self.shards[to as usize].handle_message(from, words, now);
+                let handled =
+                    handled.map_err(|source| SimulationError::Model { rank: from, source })?;
+                self.answer(to, handled.replies)?;
+                self.collect_if_done();
+                Ok(())
+            }
+            Content::Reply(words) => self.take_reply(from, to, words, trainer),
+            Content::StagePush { head, body } => self.serve(from, to, &head, body),
+            Content::StageReply { stage, words, .. } => {
+                self.take_stage_reply(from, to, stage, words, trainer)
+            }
         }
+    }
+
+    /// A shard's reply is here.
+    fn take_reply(
+        &mut self,
+        from: u32,
+        to: u32,
+        words: Vec<u32>,
+        trainer: &mut dyn Trainer,
+    ) -> Result<(), SimulationError> {
         let index = to as usize;
         let count = self.ranks.len();
         let rank = &mut self.ranks[index];
@@ -239,7 +255,7 @@ impl<M: SyncModel> Simulation<M> {
     /// Sends what a shard answers, and remembers when it wants to be called.
     fn answer(&mut self, server: u32, replies: Vec<Reply>) -> Result<(), SimulationError> {
         for (worker, reply) in replies {
-            self.send(server, worker, false, reply)?;
+            self.send(server, worker, Content::Reply(reply))?;
         }
         if let Some(due) = self.shards[server as usize].due() {
             let time = due.as_secs_f64().max(self.now);
@@ -261,13 +277,22 @@ impl<M: SyncModel> Simulation<M> {
     }
 
     /// Brings the shards together when all ranks wait for it and no worker pushes any more.
-    fn collect_if_done(&mut self) {
-        if let Some(key) = self.collection.filter(|_| self.shards.iter().all(Shard::all_done)) {
+    pub(super) fn collect_if_done(&mut self) {
+        if let Some(key) = self.collection.filter(|_| self.open_server().is_none()) {
             self.collection = None;
             let (network, ranks) = (&self.settings.network, self.ranks.len() as u32);
             let bytes = self.layout.len() as f64 * network.element_bytes;
             self.lanes.start(Lane::Urgent, key, network.all_gather_s(bytes, ranks), self.now);
         }
+    }
+
+    /// A rank whose shard or server is still pushed to.
+    fn open_server(&self) -> Option<u32> {
+        if self.servers.is_empty() {
+            return (0..).zip(&self.shards).find(|(_, shard)| !shard.all_done()).map(|(at, _)| at);
+        }
+        let open = self.servers.iter().find(|server| !server.all_done());
+        open.map(|server| server.part().server)
     }
 
     /// Each rank that is not over, and what it waits for.
@@ -280,6 +305,9 @@ impl<M: SyncModel> Simulation<M> {
                     Wait::Gather => self.name(Key::Gather(rank.gathers - 1), "a gather"),
                     Wait::Reduce(id) => self.name(Key::Reduce(id), &format!("reduction {id}")),
                     Wait::Reply(server) => format!("a reply of the shard on rank {server}"),
+                    Wait::Stage(server, stage) => {
+                        format!("the reply to {stage:?} of the server on rank {server}")
+                    }
                     Wait::Started(id) if !rank.began.contains_key(&id) => {
                         format!("reduction {id}, which it has not started")
                     }
@@ -301,8 +329,7 @@ impl<M: SyncModel> Simulation<M> {
 
     fn name_collection(&self, key: Key) -> String {
         let what = "the shards to be brought together";
-        let open = self.shards.iter().position(|shard| !shard.all_done());
-        match open.filter(|_| self.meetings.absent(key).is_empty()) {
+        match self.open_server().filter(|_| self.meetings.absent(key).is_empty()) {
             Some(shard) => format!("{what}; workers still push to that of rank {shard}"),
             None => self.name(key, what),
         }

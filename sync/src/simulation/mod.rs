@@ -34,11 +34,13 @@ mod driver;
 mod error;
 mod exchange;
 mod lanes;
+mod mail;
 mod meeting;
 mod network;
 mod outcome;
 mod queue;
 mod rank;
+mod stages;
 #[cfg(test)]
 mod tests;
 

@@ -39,7 +39,7 @@ pub struct RankOutcome {
 /// A simulation from its start to its end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// By rank.
+    /// By rank, of those that train.
     pub ranks: Vec<RankOutcome>,
     /// Virtual time at which the last rank had nothing left to do, in seconds.
     pub end_s: f64,

@@ -10,6 +10,7 @@ use super::driver::Trainer;
 use super::outcome::RankOutcome;
 use crate::lockstep::TensorList;
 use crate::model::{Event, ReduceId, SyncModel, Tensors, Timing};
+use crate::server::osp::wire::Stage;
 
 /// What a rank does, apart from being blocked in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub(super) enum Wait {
     Reduce(ReduceId),
     /// Of this rank's shard.
     Reply(u32),
+    /// To its last push of that stage.
+    Stage(u32, Stage),
     /// A reduction that it had started before.
     Started(ReduceId),
 }
@@ -47,6 +50,10 @@ pub(super) struct Rank<M> {
     pub(super) began: BTreeMap<ReduceId, f64>,
     /// Replies of each shard that were not asked for yet; empty before the first of any.
     pub(super) replies: Vec<VecDeque<Vec<u32>>>,
+    /// When it pushed to which of OSP's servers.
+    pub(super) pushed: BTreeMap<(u32, Stage), f64>,
+    /// Their replies that were not asked for yet.
+    pub(super) stage_replies: BTreeMap<(u32, Stage), Vec<u32>>,
     /// Steps that are over.
     pub(super) step: u64,
     /// Sum of this epoch's losses.
@@ -79,6 +86,8 @@ impl<M: SyncModel> Rank<M> {
             blocked: None,
             began: BTreeMap::new(),
             replies: Vec::new(),
+            pushed: BTreeMap::new(),
+            stage_replies: BTreeMap::new(),
             step: 0,
             losses: 0.0,
             loss: 0.0,
@@ -143,6 +152,19 @@ impl<M: SyncModel> Rank<M> {
         let elapsed_s = self.began.remove(&id).map_or(blocked_s, |began| now - began);
         let timing = Timing { elapsed: duration(elapsed_s), blocked: duration(blocked_s) };
         self.handle(Event::Reduced { id, data, timing });
+    }
+
+    /// Gives the model the reply of one of OSP's servers, for which it was blocked so long.
+    pub(super) fn handle_stage(
+        &mut self,
+        (server, stage): (u32, Stage),
+        message: Vec<u32>,
+        blocked_s: f64,
+        now: f64,
+    ) {
+        let elapsed_s = self.pushed.remove(&(server, stage)).map_or(blocked_s, |began| now - began);
+        let timing = Timing { elapsed: duration(elapsed_s), blocked: duration(blocked_s) };
+        self.handle(Event::StageReplied { server, message, timing });
     }
 
     /// The next reply of this shard, if it is here.

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::*;
-use crate::config::{AspConfig, ModelKind, OspConfig, Pull, SessionConfig};
+use crate::config::{AspConfig, ModelKind, OspConfig, OspServerConfig, Pull, SessionConfig};
 use crate::layout::Granularity;
 use crate::lockstep::{Lockstep, TensorList};
 use crate::model::osp::budget::{BudgetRule, Decision};
+use crate::model::osp_server::settings::Placement;
 use crate::model::{Action, Event, Job, ReduceId, SyncModel, Tensors, Traffic};
 
 /// All cut into slices of four.
@@ -71,6 +72,14 @@ fn osp(share: f64) -> ModelKind {
         rs_parts: 0,
         ..OspConfig::default()
     })
+}
+
+/// The same on servers, from the third step on.
+fn osp_ps(share: f64, placement: Placement) -> ModelKind {
+    let ModelKind::Osp(osp) = osp(share) else { unreachable!("as above") };
+    let settings = OspServerConfig::new(placement);
+    let osp = OspConfig { gib_lag: settings.osp.gib_lag, ceiling: settings.osp.ceiling, ..osp };
+    ModelKind::OspServer(OspServerConfig { osp, ..settings })
 }
 
 fn asp(pull: Pull) -> ModelKind {
@@ -173,10 +182,10 @@ fn a_rank_that_comes_late_gives_the_background_time() {
 
 #[test]
 fn an_asp_round_trip_by_hand() {
-    // Half of the parameters are on the other rank: 32 bytes of header and 74 values.
+    // Half of the parameters are on the other rank: 36 bytes of header and 74 values.
     let (outcome, _, probe) =
         play(asp(Pull::AfterPush), 2, &settings(Duration::from_micros(100), 5));
-    let way = (32.0 + 74.0 * 4.0) / (BYTES * 100.0) + 1e-4;
+    let way = (36.0 + 74.0 * 4.0) / (BYTES * 100.0) + 1e-4;
     probe.steps.iter().for_each(|done| near(done.exposed_s, 2.0 * way));
     near(outcome.step_s(), 0.03 + 2.0 * way);
     let (_, _, probe) = play(asp(Pull::NextStep), 2, &settings(Duration::ZERO, 5));
@@ -194,6 +203,80 @@ fn pushes_to_one_shard_wait_for_one_another() {
     // Two messages of 10/3 ms out and two in, and as many back: 4 units if nothing collides.
     assert!(longest >= 4.0 * 0.00331, "{longest}");
     assert!(longest <= 7.0 * 0.00335, "{longest}");
+}
+
+/// Bytes of the heads of a push and of a reply, without the bitmap.
+const HEAD: f64 = 32.0;
+
+/// What each rank waits for its first RS, in which all is important.
+fn first_rs(placement: Placement, ranks: u32) -> Vec<(u32, f64)> {
+    let model = osp_ps(0.0, placement);
+    let (outcome, simulation, probe) = play(model, ranks, &settings(Duration::ZERO, 4));
+    let first = probe.steps.iter().filter(|done| done.step == 0);
+    let mut found: Vec<(u32, f64)> = first.map(|done| (done.rank, done.exposed_s)).collect();
+    found.sort_by_key(|(rank, _)| *rank);
+    assert_eq!(outcome.ranks.len(), found.len(), "those who train");
+    // A rank that only serves has the parameters after the drain, too.
+    (0..ranks as usize)
+        .for_each(|rank| assert_eq!(simulation.parameters(rank), simulation.parameters(0)));
+    found
+}
+
+/// All push to one rank, one after the other, and get their replies so: 37 slices have two words of
+/// bitmap.
+#[test]
+fn one_server_s_link_carries_the_pushes_of_all_others() {
+    let (push, reply) = (HEAD + BYTES, HEAD + 8.0 + BYTES);
+    let after = |replies: u32| (3.0 * push + f64::from(replies) * reply) / (BYTES * 100.0);
+    let found = first_rs(Placement::Colocated { rank: 0 }, 4);
+    assert_eq!(found.len(), 4);
+    found.iter().for_each(|(rank, exposed_s)| near(*exposed_s, after(*rank)));
+    let found = first_rs(Placement::Dedicated { rank: 0 }, 4);
+    assert_eq!(found.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [1, 2, 3]);
+    found.iter().for_each(|(rank, exposed_s)| near(*exposed_s, after(*rank)));
+}
+
+/// Of two servers the first has 18 slices and the second 19, of 16 bytes each; each link carries a
+/// push and then a reply, and the replies wait for the longer push.
+#[test]
+fn two_servers_share_the_bytes() {
+    let [short, long] = [18.0 * 16.0, 19.0 * 16.0];
+    let found = first_rs(Placement::Sharded, 2);
+    let after = |reply: f64| (HEAD + long + HEAD + 4.0 + reply) / (BYTES * 100.0);
+    near(found[0].1, after(long));
+    near(found[1].1, after(short));
+}
+
+#[test]
+fn what_servers_get_later_hides_behind_the_computation() {
+    for placement in
+        [Placement::Sharded, Placement::Colocated { rank: 1 }, Placement::Dedicated { rank: 2 }]
+    {
+        let exposed = |share, bytes_per_s| {
+            let mut settings = settings(Duration::ZERO, 12);
+            // Values are so long that heads do not count.
+            settings.network.element_bytes *= 1e6;
+            settings.network.bytes_per_s = bytes_per_s * 1e6;
+            let (outcome, _, probe) = play(osp_ps(share, placement), 3, &settings);
+            let late = probe.steps.iter().filter(|done| done.step >= 3);
+            let longest = late.map(|done| done.exposed_s).fold(0.0, f64::max);
+            (longest, outcome.deferred_share(), outcome.staleness())
+        };
+        // All of it in 3 ms, of 30.
+        let (bsp, ..) = exposed(0.0, BYTES * 300.0);
+        let (osp, deferred, staleness) = exposed(1.0, BYTES * 300.0);
+        assert!(osp < 1e-3 * bsp, "{placement:?}: {osp} {bsp}");
+        assert!(deferred > 0.75 && staleness > 0.75, "{placement:?}: {deferred} {staleness}");
+        // A hundred times slower: a server gets two pushes of 333 ms and then replies as often, of
+        // which the computation hides 30 ms. Three servers need a third of that for each of the
+        // others' shares, or a little more.
+        let (osp, ..) = exposed(1.0, BYTES * 3.0);
+        let (least, most) = match placement {
+            Placement::Sharded => (4.0 / 9.0 - 0.03, 6.0 / 9.0),
+            _ => (4.0 / 3.0 - 0.0301, 4.0 / 3.0 - 0.0299),
+        };
+        assert!(osp > least && osp < most, "{placement:?}: {osp}");
+    }
 }
 
 #[test]
@@ -218,7 +301,7 @@ fn alone_nothing_is_exposed() {
 
 #[test]
 fn the_seed_fixes_every_bit() {
-    for model in [ModelKind::Bsp, osp(0.5), asp(Pull::AfterPush)] {
+    for model in [ModelKind::Bsp, osp(0.5), asp(Pull::AfterPush), osp_ps(0.5, Placement::Sharded)] {
         let run = |seed| {
             let mut settings = settings(Duration::from_micros(10), 12);
             settings.compute = Compute { jitter: 0.5, seed, ..settings.compute };
@@ -233,8 +316,17 @@ fn the_seed_fixes_every_bit() {
 /// The same gradients at the same parameters, hence the same parameters: bit for bit.
 #[test]
 fn sums_are_those_of_the_lockstep_harness() {
-    for model in [ModelKind::Bsp, osp(0.6), asp(Pull::AfterPush), asp(Pull::NextStep)] {
-        for ranks in [1, 2, 5] {
+    let models = |ranks| {
+        let mut all = vec![ModelKind::Bsp, osp(0.6), asp(Pull::AfterPush), asp(Pull::NextStep)];
+        all.push(osp_ps(0.6, Placement::Sharded));
+        all.push(osp_ps(0.6, Placement::Colocated { rank: ranks / 2 }));
+        if ranks > 1 {
+            all.push(osp_ps(0.6, Placement::Dedicated { rank: ranks - 1 }));
+        }
+        all
+    };
+    for ranks in [1, 2, 5] {
+        for model in models(ranks) {
             let mut settings = settings(Duration::ZERO, 4);
             settings.epochs = 3;
             // Under ASP, the order of the pushes is that of the ranks if no way takes any time, and
@@ -382,6 +474,9 @@ fn settings_that_cannot_work_are_refused() {
     assert!(refused(good, 0).contains("at least one rank"));
     let error = Simulation::new(&config(osp(f64::NAN)), 1, &start(), settings(Duration::ZERO, 1));
     assert!(error.map(|_| ()).unwrap_err().to_string().contains("share"));
+    let nowhere = osp_ps(0.5, Placement::Dedicated { rank: 2 });
+    let error = Simulation::new(&config(nowhere), 2, &start(), settings(Duration::ZERO, 1));
+    assert!(error.map(|_| ()).unwrap_err().to_string().contains("below 2, not 2"));
 }
 
 /// Numbers that are none, and times beyond any duration, end in numbers or errors: never in a
@@ -407,7 +502,7 @@ fn strange_numbers_come_to_an_end() {
     let mut settings = settings(Duration::ZERO, 3);
     settings.epochs = 2;
     settings.network.bytes_per_s = 1e-300;
-    for model in [ModelKind::Bsp, osp(0.5), asp(Pull::AfterPush)] {
+    for model in [ModelKind::Bsp, osp(0.5), asp(Pull::AfterPush), osp_ps(0.5, Placement::Sharded)] {
         let simulation = Simulation::new(&config(model), 3, &start(), settings.clone()).unwrap();
         let (outcome, _) = simulation.run(&mut Strange).unwrap();
         assert!(outcome.end_s > 1e300, "{}", model.name());

@@ -187,7 +187,9 @@ impl OspServer {
     }
 
     fn push(&mut self, stage: Stage, tensors: &Tensors<'_, '_>) {
-        for which in 0..self.assignment.parts().len() {
+        // Each rank begins at another server, so that no link gets the pushes of all at once.
+        let count = self.assignment.parts().len();
+        for which in (1..=count).map(|next| (self.job.rank as usize + next) % count) {
             if !self.takes_part(which, stage) {
                 continue;
             }
@@ -253,7 +255,7 @@ impl OspServer {
             self.take_state(which, stage, rate, rest);
         }
         self.timing.elapsed = self.timing.elapsed.max(timing.elapsed);
-        self.timing.blocked += timing.blocked;
+        self.timing.blocked = self.timing.blocked.saturating_add(timing.blocked);
         self.awaited -= 1;
         if self.awaited == 0 {
             self.finish_stage(tensors);

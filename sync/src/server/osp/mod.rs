@@ -19,6 +19,7 @@
 //! slices. Source: arXiv 2306.16926, whose server this follows as far as we know it; momentum,
 //! slices smaller than a tensor, and shards are ours.
 
+mod audit;
 pub(crate) mod service;
 pub mod wire;
 
@@ -30,6 +31,8 @@ use crate::model::osp::importance::{Gib, Importance, random_score};
 use crate::model::osp_server::settings::{Assignment, MomentTransfer, OspServerConfig, Part};
 use crate::model::{Job, Memory};
 use crate::optimiser::StepSize;
+use crate::server::audit::AuditReport;
+use audit::Audit;
 use wire::{Head, Push, Stage};
 
 /// The server of some slices.
@@ -54,6 +57,7 @@ pub struct OspShard {
     ics: Gathering,
     /// Per rank: pushes no more.
     done: Vec<bool>,
+    audit: Audit,
     /// Room for the average of one slice.
     gradient: Vec<f32>,
 }
@@ -98,18 +102,24 @@ pub struct Reply {
     pub stage: Stage,
     /// As [`wire`] has it.
     pub message: Vec<u32>,
-    /// The rank that only serves, if there is one, and how much of the message it gets: all but
-    /// the parameters, which it has.
-    brief: Option<(u32, usize)>,
+    /// Words before the parameters.
+    header_words: usize,
+    /// The rank that only serves, if there is one: it gets no parameters, which it has.
+    server_only: Option<u32>,
 }
 
 impl Reply {
     /// The message to `rank`.
     pub fn message_for(&self, rank: u32) -> Vec<u32> {
-        match self.brief {
-            Some((server, len)) if server == rank => self.message[..len].to_vec(),
-            _ => self.message.clone(),
+        if self.server_only == Some(rank) {
+            return self.message[..self.header_words].to_vec();
         }
+        self.message.clone()
+    }
+
+    /// Words of the message before the parameters.
+    pub fn header_words(&self) -> usize {
+        self.header_words
     }
 }
 
@@ -141,6 +151,9 @@ impl OspShard {
         let assignment = Assignment::new(config.placement, job.world_size, layout);
         let part = assignment.part_of(job.rank)?.clone();
         let (flat, count) = (part.flat.clone(), part.slices.len());
+        let server_only = config.placement.server_only_rank();
+        let trains = (0..job.world_size).map(|rank| server_only != Some(rank));
+        let audit = Audit::new(trains, count, flat.len());
         Some(Self {
             parameters: parameters[flat.clone()].to_vec(),
             memory: Memory { moments: memory.moments.part(flat), updates: memory.updates },
@@ -151,6 +164,7 @@ impl OspShard {
             rs: Gathering::new(job.world_size, true),
             ics: Gathering::new(job.world_size, false),
             done: vec![false; job.world_size as usize],
+            audit,
             gradient: Vec::new(),
             layout: layout.clone(),
             job,
@@ -183,6 +197,7 @@ impl OspShard {
                 broken("is done while its gradients are under way")
             }
             Head::Done { .. } => {
+                self.audit.done(index)?;
                 self.done[index] = true;
                 Ok(Expected::Done)
             }
@@ -225,7 +240,8 @@ impl OspShard {
     ///
     /// # Errors
     /// [`Error::Protocol`] as [`Self::handle_head`], and if the body has another length than the
-    /// head said. The server is unchanged then.
+    /// head said; the server is unchanged then. The same if the server breaks a promise: it is of
+    /// no use then.
     pub fn handle_body(&mut self, push: &Push, body: Vec<u32>) -> Result<Vec<Reply>> {
         self.check_push(push)?;
         if body.len() != push.words as usize {
@@ -234,6 +250,7 @@ impl OspShard {
             return Err(Error::Protocol { reason });
         }
         let is_worker = self.is_worker(push.worker);
+        self.audit.pushed(push.worker as usize, push.stage, push.step, body.len() as u64)?;
         let gathering = match push.stage {
             Stage::Rs => &mut self.rs,
             Stage::Ics => &mut self.ics,
@@ -244,11 +261,11 @@ impl OspShard {
         gathering.bodies[push.worker as usize] = Some(body);
         let mut replies = Vec::new();
         if self.ics.is_full() {
-            replies.push(self.finish_ics());
+            replies.push(self.finish_ics()?);
         }
         // Open means that the step before is not all applied.
         if self.rs.is_full() && !self.ics.is_open {
-            replies.push(self.finish_rs());
+            replies.push(self.finish_rs()?);
         }
         Ok(replies)
     }
@@ -278,14 +295,32 @@ impl OspShard {
     /// A reply that starts with `message`, and goes on with the state of the stage's slices.
     fn reply(&self, stage: Stage, mut message: Vec<u32>) -> Reply {
         let server_only = self.config.placement.server_only_rank();
-        let brief = server_only.map(|rank| (rank, message.len()));
+        let header_words = message.len();
         self.write_state(stage, &mut message);
-        Reply { stage, message, brief }
+        Reply { stage, message, header_words, server_only }
     }
 
-    /// Lets all workers push again.
-    pub fn reopen(&mut self) {
+    /// Lets all workers push again, now that the servers were brought together.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if some may still push, or anything was left behind.
+    pub fn reopen(&mut self) -> Result<()> {
+        self.audit.collected()?;
         self.done.fill(false);
+        Ok(())
+    }
+
+    /// Makes sure that all is applied, as it must be when the servers are brought together.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if not.
+    pub fn check_collected(&self) -> Result<()> {
+        self.audit.clone().collected()
+    }
+
+    /// What the audit has seen.
+    pub fn audit(&self) -> AuditReport {
+        self.audit.report()
     }
 
     /// Whether all workers are done.
@@ -333,9 +368,8 @@ impl OspShard {
         self.slices_of(stage).map(|(_, slice)| slice.len).sum()
     }
 
-    fn finish_rs(&mut self) -> Reply {
+    fn finish_rs(&mut self) -> Result<Reply> {
         let step = self.rs.step;
-        debug_assert!(self.versions.iter().all(|version| *version == step), "in order of steps");
         let (bodies, rate, budget) = self.rs.take();
         if budget == 0 {
             // They will be old when they are next asked for.
@@ -343,7 +377,8 @@ impl OspShard {
         }
         // From the scores of the steps before this one.
         let following = self.select(step, budget);
-        self.apply(Stage::Rs, step, &bodies, rate, budget);
+        self.apply(Stage::Rs, step, &bodies, rate, budget)?;
+        self.audit.answered(Stage::Rs, step)?;
         let mut message = wire::encode_reply(Stage::Rs, self.job.rank, step).to_vec();
         message.extend(wire::encode_flags(&following));
         let reply = self.reply(Stage::Rs, message);
@@ -351,14 +386,15 @@ impl OspShard {
         self.rs = Gathering { step: step + 1, is_open: true, ..self.rs.take_empty() };
         let is_open = self.current.contains(&false);
         self.ics = Gathering { step, is_open, ..self.ics.take_empty() };
-        reply
+        Ok(reply)
     }
 
-    fn finish_ics(&mut self) -> Reply {
+    fn finish_ics(&mut self) -> Result<Reply> {
         let step = self.ics.step;
         let (bodies, rate, budget) = self.ics.take();
-        self.apply(Stage::Ics, step, &bodies, rate, budget);
-        self.reply(Stage::Ics, wire::encode_reply(Stage::Ics, self.job.rank, step).to_vec())
+        self.apply(Stage::Ics, step, &bodies, rate, budget)?;
+        self.audit.answered(Stage::Ics, step)?;
+        Ok(self.reply(Stage::Ics, wire::encode_reply(Stage::Ics, self.job.rank, step).to_vec()))
     }
 
     /// The bitmap of the step after `step`.
@@ -389,7 +425,14 @@ impl OspShard {
     }
 
     /// Averages in order of ranks, and makes the optimiser's step on each slice of the stage.
-    fn apply(&mut self, stage: Stage, step: u64, bodies: &[Vec<u32>], rate: f32, budget: u64) {
+    fn apply(
+        &mut self,
+        stage: Stage,
+        step: u64,
+        bodies: &[Vec<u32>],
+        rate: f32,
+        budget: u64,
+    ) -> Result<()> {
         let of_workers = || (0..).zip(bodies).filter(|(rank, _)| self.is_worker(*rank));
         let bodies: Vec<&[u32]> = of_workers().map(|(_, body)| body.as_slice()).collect();
         let is_scored = budget > 0 && (step + 1).is_multiple_of(self.config.osp.gib_every);
@@ -398,7 +441,7 @@ impl OspShard {
             self.slices_of(stage).map(|(index, slice)| (index, *slice)).collect();
         let mut start = 0;
         for (index, slice) in slices {
-            assert_eq!(self.versions[index], step, "a slice takes each gradient in its turn");
+            self.audit.applied(index, step, bodies.len())?;
             average(&bodies, start..start + slice.len, &mut self.gradient);
             let own = slice.offset - self.part.flat.start..slice.flat().end - self.part.flat.start;
             let parameters = &mut self.parameters[own.clone()];
@@ -411,6 +454,7 @@ impl OspShard {
             self.versions[index] += 1;
             start += slice.len;
         }
+        Ok(())
     }
 
     /// Appends parameters, and moments if they are shipped, of the slices of a stage.

@@ -49,7 +49,7 @@ pub(crate) struct Service {
 impl Service {
     /// Starts to serve `shard`.
     pub(crate) fn start(lanes: &Lanes, mut shard: OspShard) -> Result<Self> {
-        shard.reopen();
+        shard.reopen()?;
         let name = format!("syncline-osp-{}", lanes.urgent.rank());
         let mut serving = Serving::new(lanes.clone());
         let serve = move || match serving.run(&mut shard) {
@@ -170,7 +170,9 @@ impl Serving {
     fn send(&mut self, reply: &Reply) -> Result<()> {
         let (lane, last) = (self.lanes.of(reply.stage), &mut self.sent[reply.stage as usize]);
         last.drain(..).try_for_each(|reply| reply.wait().map(drop))?;
-        for worker in 0..lane.world_size() {
+        // Each server begins at another rank, so that no link gets the replies of all at once.
+        let (own, count) = (lane.rank(), lane.world_size());
+        for worker in (1..=count).map(|next| (own + next) % count) {
             last.push(lane.start_send(reply.message_for(worker), worker, REPLY_TAG)?);
         }
         Ok(())

@@ -153,8 +153,62 @@ fn what_breaks_the_protocol_is_refused_and_changes_nothing() {
     assert!(error.contains("after it was done"), "{error}");
     assert_eq!(shard.handle_head(1, &Head::Stop.encode()).unwrap(), Expected::Stop);
     assert!(!shard.all_done());
-    shard.reopen();
+    let error = shard.reopen().unwrap_err().to_string();
+    assert!(error.contains("rank 0 is not done"), "{error}");
+    let other_done = Head::Done { worker: 0 }.encode();
+    assert_eq!(shard.handle_head(0, &other_done).unwrap(), Expected::Done);
+    shard.reopen().unwrap();
     assert_eq!(shard.handle_head(1, &done).unwrap(), Expected::Done);
+}
+
+/// The server is broken behind its own back, after two steps; its audit finds each.
+#[test]
+fn a_server_that_breaks_a_promise_is_found() {
+    type Fault = fn(&mut OspShard);
+    let faults: [(Fault, &str); 5] = [
+        // A deferred slice is taken for one that is not: its gradient is never applied.
+        (|shard| shard.ics.is_open = false, "while a slice lacks 2 steps, of 1"),
+        // The same, and the next RS takes it.
+        (
+            |shard| {
+                shard.ics.is_open = false;
+                shard.next.fill(true);
+            },
+            "took step 3 where 2 is next",
+        ),
+        // An important slice is deferred as well: it would take the step twice.
+        (|shard| shard.current = vec![false; 3], "makes 6 elements, of 4"),
+        // ICS is made of fewer slices than RS left.
+        (
+            |shard| {
+                shard.current = vec![true; 3];
+                shard.ics.is_open = true;
+            },
+            "while a slice lacks 1 steps, of 0",
+        ),
+        // It takes the gradients of a rank that trains for those of one that does not.
+        (|shard| shard.config.placement = Placement::Dedicated { rank: 0 }, "took 1 gradients"),
+    ];
+    for (fault, text) in faults {
+        let mut shard = shard(0.0, MomentSource::Cheapest);
+        two_steps(&mut shard);
+        for worker in 0..2 {
+            send(&mut shard, push(Stage::Rs, worker, 2, 2), &[1.0; 2]).unwrap();
+        }
+        fault(&mut shard);
+        // Whatever the broken server asks for next.
+        let stages = [Stage::Ics, Stage::Rs].into_iter().zip([2, 3]);
+        let mut pushes = stages.flat_map(|stage| (0..2).map(move |worker| (stage, worker)));
+        let error = pushes.find_map(|((stage, step), worker)| {
+            if !shard.gathering(stage).is_open {
+                return None;
+            }
+            let len = if shard.is_worker(worker) { shard.stage_len(stage) } else { 0 };
+            send(&mut shard, push(stage, worker, step, len), &vec![1.0; len]).err()
+        });
+        let error = error.expect("it is found").to_string();
+        assert!(error.contains("audit of OSP's server") && error.contains(text), "{error}");
+    }
 }
 
 /// Added up in order of ranks: 1e8 - 1e8 + 1 is 1, in other orders 0.

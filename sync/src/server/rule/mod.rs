@@ -19,6 +19,7 @@
 
 mod group;
 mod lead;
+mod split;
 mod turns;
 
 use std::fmt::Debug;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 use super::config::Rule;
 use crate::error::Result;
+use crate::policy::batch::Batch;
 
 /// What a shard has to do, in this order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,6 +65,14 @@ pub trait Keeper: Debug + Send {
     /// [`Error::Protocol`](crate::Error::Protocol) if there is no such worker.
     fn done(&mut self, worker: usize, now: Duration, orders: &mut Vec<Order>) -> Result<()>;
 
+    /// The next push of a worker tells how long each of its samples took.
+    fn note_speed(&mut self, _worker: usize, _sample_ns: u32) {}
+
+    /// What a worker that is answered now takes next, if the rule has a say in that.
+    fn batch(&self, _worker: usize) -> Option<Batch> {
+        None
+    }
+
     /// When to call [`Self::tick`], if the shard is to do something then.
     fn due(&self) -> Option<Duration> {
         None
@@ -75,11 +85,17 @@ pub trait Keeper: Debug + Send {
     fn reopen(&mut self);
 }
 
-/// The keeper of `rule` on the shard of `server`, for this many workers.
+/// The keeper of `rule` on the shard of `server`, for this many workers, each of which takes
+/// `batch` samples where it is left to the rule to divide them otherwise.
 ///
 /// # Errors
 /// [`Error::Config`](crate::Error::Config) if the settings cannot work.
-pub fn build(rule: Rule, server: u32, workers: usize) -> Result<Box<dyn Keeper>> {
+pub fn build(
+    rule: Rule,
+    server: u32,
+    workers: usize,
+    batch: Option<u32>,
+) -> Result<Box<dyn Keeper>> {
     // What takes times into account is decided by one shard: workers wait for all replies anyway.
     let is_first = server == 0;
     Ok(match rule {
@@ -87,7 +103,11 @@ pub fn build(rule: Rule, server: u32, workers: usize) -> Result<Box<dyn Keeper>>
         Rule::Ssp(ssp) => Box::new(lead::Lead::new(workers, ssp.staleness, 0)),
         Rule::Dssp(dssp) if is_first => Box::new(lead::Lead::new(workers, dssp.lower, dssp.r_max)),
         Rule::Dssp(dssp) => Box::new(lead::Lead::new(workers, dssp.upper(), 0)),
-        Rule::R2sp(r2sp) => Box::new(turns::Turns::new(workers, is_first.then_some(r2sp.gap))),
+        Rule::R2sp(r2sp) if is_first => {
+            let split = split::Split::new(r2sp.batches, workers, batch)?;
+            Box::new(turns::Turns::new(workers, Some(r2sp.gap), split))
+        }
+        Rule::R2sp(_) => Box::new(turns::Turns::new(workers, None, None)),
         Rule::Gba(gba) => Box::new(group::Group::new(workers, gba.policy(workers))?),
     })
 }

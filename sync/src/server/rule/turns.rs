@@ -7,12 +7,15 @@
 //! applied in the order of ranks, round after round, whatever the order in which they come, and
 //! after the first round each is exactly N - 1 updates late (with N workers that are not done, and
 //! replies that are waited for at once). The shard of rank 0 alone keeps the gap: the others follow
-//! it, since a worker waits for all replies before it pushes again.
+//! it, since a worker waits for all replies before it pushes again. There, too, the global batch is
+//! divided by speed ([`super::split`]).
 
 use std::time::Duration;
 
+use super::split::Split;
 use super::{Keeper, Order};
 use crate::error::Result;
+use crate::policy::batch::Batch;
 use crate::server::config::Gap;
 
 /// Iterations of worker 0 that are no measure of the others.
@@ -31,6 +34,7 @@ pub(super) struct Turns {
     /// No turn is before this.
     not_before: Duration,
     pace: Option<Pace>,
+    split: Option<Split>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -40,13 +44,15 @@ struct Seat {
 }
 
 impl Turns {
-    /// Turns without a gap between them where there is no `gap`.
-    pub(super) fn new(workers: usize, gap: Option<Gap>) -> Self {
+    /// Turns without a gap between them where there is no `gap`, and without a word on batches
+    /// where there is no `split`.
+    pub(super) fn new(workers: usize, gap: Option<Gap>, split: Option<Split>) -> Self {
         Self {
             workers: vec![Seat::default(); workers],
             next: 0,
             not_before: Duration::ZERO,
             pace: gap.map(Pace::new),
+            split,
         }
     }
 
@@ -55,6 +61,11 @@ impl Turns {
         while self.pass_over_done() && self.workers[self.next].is_waiting && now >= self.not_before
         {
             let worker = self.next;
+            if let Some(split) = &mut self.split
+                && worker == 0
+            {
+                split.begin_round();
+            }
             orders.extend([Order::Apply(worker), Order::Reply(worker)]);
             self.workers[worker].is_waiting = false;
             self.next = (worker + 1) % count;
@@ -93,6 +104,16 @@ impl Keeper for Turns {
         self.workers[worker].is_done = true;
         self.serve(now, orders);
         Ok(())
+    }
+
+    fn note_speed(&mut self, worker: usize, sample_ns: u32) {
+        if let Some(split) = &mut self.split {
+            split.note_speed(worker, sample_ns);
+        }
+    }
+
+    fn batch(&self, worker: usize) -> Option<Batch> {
+        self.split.as_ref().map(|split| split.part(worker))
     }
 
     fn due(&self) -> Option<Duration> {
@@ -180,7 +201,7 @@ mod tests {
 
     #[test]
     fn pushes_have_their_turns_in_the_order_of_ranks() {
-        let mut turns = Turns::new(3, None);
+        let mut turns = Turns::new(3, None, None);
         assert_eq!(push(&mut turns, 2, 0), []);
         assert_eq!(push(&mut turns, 0, 0), served(&[0]));
         assert_eq!(push(&mut turns, 0, 0), []);
@@ -194,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_fixed_gap_spaces_turns() {
-        let mut turns = Turns::new(2, Some(Gap::Fixed(ms(10))));
+        let mut turns = Turns::new(2, Some(Gap::Fixed(ms(10))), None);
         assert_eq!(push(&mut turns, 1, 1), []);
         assert_eq!(push(&mut turns, 0, 5), served(&[0]));
         assert_eq!(turns.due(), Some(ms(15)));
@@ -212,7 +233,7 @@ mod tests {
     /// Worker 0 takes 24 ms from its turn to its push, so two workers are 10 ms apart.
     #[test]
     fn the_gap_follows_worker_0() {
-        let mut turns = Turns::new(2, Some(Gap::Measured { most: ms(50) }));
+        let mut turns = Turns::new(2, Some(Gap::Measured { most: ms(50) }), None);
         let mut now = 0;
         for round in 0..11 {
             // The first iterations are slow, and do not count.
@@ -234,7 +255,7 @@ mod tests {
 
     #[test]
     fn times_that_go_back_or_are_absurd_do_no_harm() {
-        let mut turns = Turns::new(1, Some(Gap::Measured { most: ms(7) }));
+        let mut turns = Turns::new(1, Some(Gap::Measured { most: ms(7) }), None);
         let mut orders = Vec::new();
         for now in
             [Duration::MAX, ms(3), Duration::MAX, Duration::ZERO].into_iter().cycle().take(40)

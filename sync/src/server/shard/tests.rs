@@ -15,7 +15,7 @@ fn message(header: Header, values: &[f32]) -> Vec<u32> {
 }
 
 fn push(worker: u32, clock: u64, version: u64, values: &[f32]) -> Vec<u32> {
-    message(Header::Push { worker, clock, version, learning_rate: 0.5 }, values)
+    message(Header::Push { worker, clock, version, learning_rate: 0.5, sample_ns: 0 }, values)
 }
 
 fn done(worker: u32) -> Vec<u32> {
@@ -37,7 +37,7 @@ fn shard() -> Shard {
 fn read(replies: Vec<Reply>) -> Vec<(u32, u64, u64, u32, Vec<f32>)> {
     let read = |(worker, message): Reply| {
         let (header, values) = wire::decode(&message, 2).unwrap();
-        let Header::Reply { server: 0, clock, version, staleness } = header else {
+        let Header::Reply { server: 0, clock, version, staleness, .. } = header else {
             panic!("{header:?}")
         };
         (worker, clock, version, staleness, values.collect())
@@ -81,7 +81,7 @@ fn all_are_done_when_each_said_so_and_may_start_again() {
 fn what_breaks_the_protocol_is_refused_and_changes_nothing() {
     let mut shard =
         shard_with(ModelKind::Ssp(SspConfig { staleness: 0, ..Default::default() }), 0.0, 3);
-    let reply = Header::Reply { server: 1, clock: 0, version: 0, staleness: 0 };
+    let reply = Header::Reply { server: 1, clock: 0, version: 0, staleness: 0, batch: None };
     let stop = message(Header::Stop, &[0.0; 2]);
     for (bad, text) in [
         (push(0, 0, 0, &[1.0; 2]), "rank 1 sent a message in the name of rank 0"),
@@ -162,7 +162,7 @@ fn a_group_is_one_update_with_its_mean() {
     assert_eq!(first, [(0, 0, 0, 0, vec![1.0, 2.0])]);
     take(&mut shard, 0, push(0, 1, 0, &[3.0, 3.0]));
     // The rates 0.5, 0.5 and 2: 1 on the average. The gradient: (2, 3).
-    let third = Header::Push { worker: 1, clock: 0, version: 0, learning_rate: 2.0 };
+    let third = Header::Push { worker: 1, clock: 0, version: 0, learning_rate: 2.0, sample_ns: 0 };
     let third = read(take(&mut shard, 1, message(third, &[0.0, 6.0])));
     assert_eq!(third, [(1, 0, 1, 0, vec![-1.0, -1.0])]);
     // Two more: at the drain they count as a group of two. Velocity (1, 1.5) + (2, 2), times 0.5.
@@ -219,7 +219,7 @@ fn a_shard_with_a_broken_rule_is_an_error() {
         (Rule::Gba(two), Promise::Any, "push 0 of rank 1 was answered before it was applied"),
     ];
     for (rule, promise, text) in cases {
-        let keeper = rule::build(rule, 0, 2).unwrap();
+        let keeper = rule::build(rule, 0, 2, None).unwrap();
         let audit = Audit::new(promise, 2);
         let optimiser = Sgd::default().into();
         let memory = Memory::new(&optimiser, 2);
