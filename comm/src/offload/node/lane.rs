@@ -14,7 +14,8 @@
 //! of other flows between two such do not change this, as all come to them.
 //!
 //! Invariant of the `unsafe` here: staging is reached only through [`Lane::staging`] and
-//! [`Lane::staging_mut`], exchange buffers through [`Lane::exchanged_mut`], whose callers hold the right to that range by the counters: a
+//! [`Lane::staging_mut`], exchange buffers through [`Lane::exchanged_mut`], whose callers hold the
+//! right to that range by the counters: an exchange buffer as said above; of staging, a
 //! member's own buffer `g % 2` is its own from the moment all members have drained chunk `g - 2`
 //! until it publishes `copied`, and the part it folds until it publishes `reduced`; everybody may
 //! read what is published until they publish `drained`. Publishing is a release, observing an

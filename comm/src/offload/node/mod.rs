@@ -160,7 +160,7 @@ impl NodeLane {
     /// The running call, or the last in the queue, ends by then.
     pub fn set_deadline(&mut self, deadline: Instant) {
         let running = self.running.iter_mut().map(|running| &mut running.call);
-        if let Some(call) = self.queue.back_mut().or(running.last()) {
+        if let Some(call) = self.queue.back_mut().or_else(|| running.last()) {
             call.deadline = deadline;
         }
     }
