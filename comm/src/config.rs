@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `SYNCLINE_TRANSPORT` | `auto`, `shm` or `tcp` between ranks of one host | `auto` |
 //! | `SYNCLINE_ALGORITHM` | force one algorithm where it applies (`ring`, `direct`, `node`, …) | by cost |
+//! | `SYNCLINE_DETERMINISM` | `fast` or `canonical` bits of reductions ([`Determinism`]) | `fast` |
 //! | `SYNCLINE_CALIBRATE` | `0`: links between hosts are not measured at the start | 1 |
 //! | `SYNCLINE_TIMEOUT_S` | deadline of every call | 300 |
 //! | `SYNCLINE_CONNECT_TIMEOUT_S` | deadline of joining | 60 |
@@ -14,6 +15,7 @@
 //! | `SYNCLINE_JOB_SECRET` | 64 hex digits, from the launcher | none |
 //! | `SYNCLINE_PORT` | rendezvous port, instead of `MASTER_PORT` | none |
 
+use crate::determinism::Determinism;
 use crate::env::{Environment, Place};
 use crate::error::{Error, ErrorKind, Result};
 use std::fmt;
@@ -159,6 +161,8 @@ pub struct Config {
     pub pacing: Option<Pacing>,
     /// Use this algorithm wherever it applies.
     pub algorithm: Option<Algorithm>,
+    /// Of calls by handles that were not given another grade.
+    pub determinism: Determinism,
     /// Whether links between hosts are measured when the job starts, so that algorithms are
     /// chosen for them. Else they are taken for 10 Gbit/s.
     pub calibrates: bool,
@@ -225,6 +229,10 @@ impl Config {
             },
             pacing,
             algorithm,
+            determinism: match env.text("SYNCLINE_DETERMINISM") {
+                Some(text) => text.parse()?,
+                None => Determinism::Fast,
+            },
             calibrates: match env.text("SYNCLINE_CALIBRATE") {
                 None | Some("1") => true,
                 Some("0") => false,
@@ -249,6 +257,7 @@ impl Config {
             transport: TransportChoice::Auto,
             pacing: None,
             algorithm: None,
+            determinism: Determinism::Fast,
             calibrates: true,
             rails: 1,
             timeout: Duration::from_secs(300),
@@ -273,10 +282,12 @@ impl Config {
     /// What all ranks must have alike, as text, to be compared when they meet.
     pub(crate) fn agreement(&self) -> String {
         format!(
-            "world_size={} transport={} algorithm={} calibrates={} rails={} link_rate={}",
+            "world_size={} transport={} algorithm={} determinism={} calibrates={} rails={} \
+             link_rate={}",
             self.place.world_size,
             self.transport.name(),
             self.algorithm.map_or("auto", Algorithm::name),
+            self.determinism,
             self.calibrates,
             self.rails,
             self.pacing.map_or_else(|| "none".to_owned(), |p| p.rate.to_string()),
@@ -311,17 +322,20 @@ mod tests {
             ("SYNCLINE_TIMEOUT_S", "2.5"),
             ("SYNCLINE_TRANSPORT", "tcp"),
             ("SYNCLINE_ALGORITHM", "ring"),
+            ("SYNCLINE_DETERMINISM", "canonical"),
             ("SYNCLINE_LINK_RATE", "1gbit"),
         ])
         .unwrap();
         assert_eq!(good.timeout, Duration::from_millis(2500));
         assert_eq!(good.algorithm, Some(Algorithm::Ring));
+        assert_eq!(good.determinism, Determinism::Canonical);
         for (name, value) in [
             ("SYNCLINE_TIMEOUT_S", "0"),
             ("SYNCLINE_TIMEOUT_S", "-3"),
             ("SYNCLINE_TIMEOUT_S", "x"),
             ("SYNCLINE_TRANSPORT", "ib"),
             ("SYNCLINE_ALGORITHM", "best"),
+            ("SYNCLINE_DETERMINISM", "exact"),
             ("SYNCLINE_RAILS", "0"),
             ("SYNCLINE_LINK_RATE", "fast"),
             ("SYNCLINE_JOB_SECRET", "abc"),

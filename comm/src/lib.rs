@@ -26,6 +26,7 @@ mod bootstrap;
 mod communicator;
 pub mod config;
 mod control;
+mod determinism;
 mod engine;
 pub mod env;
 mod error;
@@ -40,6 +41,7 @@ pub mod transport;
 
 pub use communicator::{Communicator, Explanation, Request, wait_any};
 pub use config::{Config, LinkRate, Pacing, TransportChoice};
+pub use determinism::Determinism;
 pub use engine::Counters;
 pub use error::{Error, ErrorKind, Result};
 pub use syncline_kernels::{DType, Element, ReduceOp, bf16, f16};

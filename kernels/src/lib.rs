@@ -61,8 +61,8 @@ pub fn reduce_into_bytes(
 /// copied, bit for bit. [`ReduceOp::Avg`] is the sum; [`finish_average_bytes`] divides it.
 ///
 /// # Panics
-/// If there are none or more than [`MAX_SOURCES`] sources, if the lengths (bytes) differ or are
-/// no multiple of the element's size.
+/// If there are no sources, or the lengths (bytes) differ or are no multiple of the element's
+/// size.
 pub fn reduce_many_bytes(
     dtype: DType,
     op: ReduceOp,

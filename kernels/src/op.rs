@@ -6,7 +6,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use crate::dtype::UnknownName;
+use crate::dtype::{DType, UnknownName};
 
 /// The operation that folds the ranks' elements into one.
 ///
@@ -42,6 +42,19 @@ impl ReduceOp {
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         if (code as usize) < Self::ALL.len() { Some(Self::ALL[code as usize]) } else { None }
+    }
+
+    /// Whether a fold of two or more elements of a type has the same bits in whatever order and
+    /// grouping it is made: all of integers (sums and products wrap), and the lesser and the
+    /// greater of floats.
+    #[must_use]
+    pub const fn is_order_free(self, dtype: DType) -> bool {
+        match dtype {
+            DType::BF16 | DType::F16 | DType::F32 | DType::F64 => {
+                matches!(self, Self::Max | Self::Min)
+            }
+            _ => true,
+        }
     }
 
     /// The lower-case name: `"avg"`, `"max"`, `"min"`, `"prod"` or `"sum"`.

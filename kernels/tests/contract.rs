@@ -124,7 +124,7 @@ fn sixteen_bit_floats_round_once() {
 #[test]
 fn any_number_of_sources() {
     for dtype in DType::ALL {
-        for count in [1, 2, 3, 4, 5, 8, 17, 64] {
+        for count in [1, 2, 3, 4, 5, 8, 17, 64, 65, 200] {
             for len in [0, 1, 63, 333] {
                 let sources: Vec<_> = (0..count).map(|source| random(dtype, len, source)).collect();
                 let slices: Vec<_> = sources.iter().map(Vec::as_slice).collect();
@@ -234,8 +234,5 @@ fn wrong_arguments_panic_and_say_why() {
     assert!(message.contains("6 bytes are no whole number of f32 elements"), "{message}");
     let message = panic_of(|| kernels.reduce_many_bytes(dtype, op, &mut [], &[], stores));
     assert!(message.contains("0 sources"), "{message}");
-    let message =
-        panic_of(|| kernels.reduce_many_bytes(dtype, op, &mut [], &[[].as_slice(); 65], stores));
-    assert!(message.contains("65 sources"), "{message}");
     panic_of(|| kernels.finish_average_bytes(dtype, &mut [0; 8], 0));
 }

@@ -72,6 +72,7 @@ pub use session::{Session, Snapshot, Switch, SwitchReport};
 
 pub use syncline_comm as comm;
 pub use syncline_comm::{
-    Algorithm, Class, CollectiveKind, Communicator, Config, Counters, DType, Element, ErrorKind,
-    Explanation, LinkRate, Pacing, ReduceOp, Request, TransportChoice, bf16, f16, wait_any,
+    Algorithm, Class, CollectiveKind, Communicator, Config, Counters, DType, Determinism, Element,
+    ErrorKind, Explanation, LinkRate, Pacing, ReduceOp, Request, TransportChoice, bf16, f16,
+    wait_any,
 };

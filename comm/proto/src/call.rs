@@ -54,6 +54,11 @@ impl CollectiveKind {
         Self::ALL.into_iter().find(|kind| *kind as u8 == code)
     }
 
+    /// Whether contributions are folded.
+    pub fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
+    }
+
     /// The name users know, as in `all_reduce`.
     pub fn name(self) -> &'static str {
         match self {
@@ -89,7 +94,8 @@ pub struct Fingerprint {
     pub kind: u8,
     /// [`DType`] code.
     pub dtype: u8,
-    /// [`ReduceOp`] code, or [`Fingerprint::NO_OP`].
+    /// [`ReduceOp`] code, with [`Fingerprint::CANONICAL`] where canonical bits are asked for; or
+    /// [`Fingerprint::NO_OP`].
     pub op: u8,
     /// [`Algorithm`](crate::collective::Algorithm) code.
     pub algorithm: u8,
@@ -100,6 +106,9 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
+    /// Bit of `op`: the result must be canonical
+    /// ([`is_canonical`](crate::collective::tuning::is_canonical)).
+    pub const CANONICAL: u8 = 0x40;
     /// `op` of a call that reduces nothing.
     pub const NO_OP: u8 = u8::MAX;
     /// `root` of a call that has none.
@@ -140,8 +149,9 @@ impl fmt::Display for Fingerprint {
             Some(dtype) => write!(f, ", {dtype}")?,
             None => write!(f, ", dtype {}", self.dtype)?,
         }
-        if let Some(op) = ReduceOp::from_code(self.op) {
-            write!(f, ", {op}")?;
+        if let Some(op) = ReduceOp::from_code(self.op & !Self::CANONICAL) {
+            let grade = if self.op & Self::CANONICAL == 0 { "" } else { " (canonical)" };
+            write!(f, ", {op}{grade}")?;
         }
         if self.root != Self::NO_ROOT {
             write!(f, ", root {}", self.root)?;

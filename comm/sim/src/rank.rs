@@ -131,6 +131,13 @@ impl SimRank {
                 let data = self.read(source);
                 self.fold(target, Fold::Reduce, &data);
             }
+            PlanStep::ReduceMany { before, own, after, target } => {
+                let parts = [before, own, after].map(|span| self.read(span)).concat();
+                for (index, part) in parts.chunks(size(target.len).max(1)).enumerate() {
+                    let fold = if index == 0 { Fold::Replace } else { Fold::Reduce };
+                    self.fold(target, fold, part);
+                }
+            }
             PlanStep::Recv { .. } | PlanStep::Send { .. } => unreachable!("local steps only"),
         }
     }

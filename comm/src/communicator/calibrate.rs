@@ -56,7 +56,7 @@ impl Communicator {
             }
             bytes = (bytes * 8).min(BYTES_LAST);
         };
-        let hosts = u64::from(self.0.topology.host_count());
+        let hosts = u64::from(self.inner.topology.host_count());
         Ok(links(word, long, bytes as u64, u64::from(self.world_size()), hosts))
     }
 

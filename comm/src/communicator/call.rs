@@ -3,7 +3,8 @@
 //! Owns the choice of an algorithm, which depends only on what all ranks have alike, and the
 //! sequence numbers. Never waits.
 
-use super::{Communicator, Inner, calibrate};
+use super::{Communicator, Inner, calibrate, grade};
+use crate::determinism::Determinism;
 use crate::engine::{Body, Done, Launch, Outcome};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::LocalSlice;
@@ -17,7 +18,7 @@ use syncline_kernels::{DType, ReduceOp};
 use syncline_proto::call::{Call, CollectiveKind, Fingerprint};
 use syncline_proto::collective::Algorithm;
 use syncline_proto::collective::shape::{Counts, Shape};
-use syncline_proto::collective::tuning::{self, Choice, Link, LinkCost, Reason};
+use syncline_proto::collective::tuning::{self, Choice, Demand, Link, LinkCost, Reason};
 use syncline_proto::id::Rank;
 
 /// Chunks of urgent messages.
@@ -39,6 +40,7 @@ pub(super) struct Prepared {
     pub(super) kind: CollectiveKind,
     pub(super) dtype: DType,
     pub(super) op: Option<ReduceOp>,
+    pub(super) determinism: Determinism,
     pub(super) shape: Shape,
     pub(super) input: LocalSlice,
     pub(super) output: LocalSlice,
@@ -70,16 +72,30 @@ impl fmt::Display for Explanation {
 }
 
 impl Communicator {
-    /// Which algorithm a collective of `bytes` would take on this communicator, and why.
+    /// Which algorithm a collective of `bytes` would take on this communicator, and why; for one
+    /// that reduces, a sum of `f32`.
     ///
     /// `bytes` is the whole vector for `all_reduce`, `broadcast` and `reduce`, else a rank's block.
     pub fn explain(&self, kind: CollectiveKind, bytes: u64) -> Explanation {
+        self.explain_reduction(kind, bytes, DType::F32, ReduceOp::Sum)
+    }
+
+    /// The same for another type and operation, on which the choice depends if this handle asks
+    /// for [`Determinism::Canonical`].
+    pub fn explain_reduction(
+        &self,
+        kind: CollectiveKind,
+        bytes: u64,
+        dtype: DType,
+        op: ReduceOp,
+    ) -> Explanation {
         let text = |c: Choice| -> Vec<(Algorithm, String)> {
             c.rejected.into_iter().map(|(a, reason)| (a, reason.to_string())).collect()
         };
-        let choice = self.0.choose(kind, bytes);
+        let canonical = grade::narrows(self.determinism, Some((dtype, op)));
+        let choice = self.inner.choose(kind, bytes, canonical);
         let mut candidates = candidates(&choice);
-        if self.0.takes_node_path(kind) {
+        if self.inner.takes_node_path(kind) {
             let mut rejected = text(choice.clone());
             rejected.retain(|(a, _)| *a != Algorithm::Node);
             let why = "all ranks share this host's memory".to_owned();
@@ -131,10 +147,11 @@ impl Inner {
         LinkCost { local: paced, remote: paced, ..links }
     }
 
-    pub(super) fn choose(&self, kind: CollectiveKind, bytes: u64) -> Choice {
+    pub(super) fn choose(&self, kind: CollectiveKind, bytes: u64, canonical: bool) -> Choice {
         let measured = self.job.measures_links().then(|| calibrate::algorithm(bytes));
         let forced = measured.or(self.job.config.algorithm);
-        tuning::choose(kind, bytes, &self.topology, &self.links(), forced)
+        let demand = Demand { forced, canonical };
+        tuning::choose(kind, bytes, &self.topology, &self.links(), demand)
     }
 
     /// Whether the call goes through the host's shared memory instead of messages.
@@ -175,16 +192,23 @@ impl Inner {
 
     /// What to launch, but for the call's number.
     fn launch(&self, prepared: Prepared) -> Result<Launch> {
-        let Prepared { kind, dtype, op, shape, input, output, buffer } = prepared;
+        let Prepared { kind, dtype, op, determinism, shape, input, output, buffer } = prepared;
         self.check(kind, dtype, &shape, &input, &output)?;
+        let canonical = grade::narrows(determinism, op.map(|op| (dtype, op)));
+        if canonical {
+            grade::check(kind, self.job.config.algorithm, self.world_size())?;
+        }
         let bytes = fingerprint_bytes(&shape, dtype);
         let node = self.takes_node_path(kind) && is_uniform(&shape);
-        let algorithm = if node { Algorithm::Node } else { self.choose(kind, bytes).algorithm };
+        let algorithm = match node {
+            true => Algorithm::Node,
+            false => self.choose(kind, bytes, canonical).algorithm,
+        };
         let has_root = syncline_proto::collective::shape::has_root(kind);
         let fingerprint = Fingerprint {
             kind: kind as u8,
             dtype: dtype.code(),
-            op: op.map_or(Fingerprint::NO_OP, ReduceOp::code),
+            op: grade::op_code(op, determinism),
             algorithm: algorithm as u8,
             root: if has_root { shape.root } else { Fingerprint::NO_ROOT },
             count: fingerprint_count(&shape),
@@ -273,9 +297,9 @@ impl Inner {
 /// What the cost model covers, in the order of [`Algorithm::ALL`].
 fn candidates(choice: &Choice) -> Vec<(Algorithm, Option<u64>)> {
     let others = choice.rejected.iter().filter_map(|(algorithm, reason)| match reason {
-        Reason::NotForced { predicted_ns } | Reason::Slower { predicted_ns } => {
-            Some((*algorithm, Some(*predicted_ns)))
-        }
+        Reason::NotCanonical { predicted_ns }
+        | Reason::NotForced { predicted_ns }
+        | Reason::Slower { predicted_ns } => Some((*algorithm, Some(*predicted_ns))),
         Reason::NotSupported | Reason::OneLevel => None,
     });
     let mut all: Vec<_> = others.chain([(choice.algorithm, Some(choice.predicted_ns))]).collect();

@@ -4,13 +4,14 @@ use super::call::Prepared;
 use super::{Communicator, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{LocalSlice, lend, lend_mut};
-use syncline_kernels::{DType, Element, ReduceOp};
+use syncline_kernels::{Element, ReduceOp};
 use syncline_proto::call::CollectiveKind as Kind;
 use syncline_proto::collective::shape::Shape;
 use syncline_proto::id::Rank;
 
 impl Communicator {
-    /// Reduces `data` over all ranks, in place; every rank gets the same bits.
+    /// Reduces `data` over all ranks, in place; every rank gets the same bits. Which bits, says
+    /// [`Determinism`](crate::Determinism).
     ///
     /// # Errors
     /// See [`Communicator`]. `data` is then unspecified.
@@ -239,8 +240,9 @@ impl Communicator {
         let output = lend_mut(&mut data);
         let buffer: Option<Box<dyn std::any::Any + Send>> = Some(Box::new(data));
         let input = LocalSlice::empty();
-        let prepared = Prepared { kind, dtype: T::DTYPE, op, shape, input, output, buffer };
-        let (call, done) = self.0.start(prepared)?;
+        let (dtype, determinism) = (T::DTYPE, self.determinism);
+        let prepared = Prepared { kind, dtype, op, determinism, shape, input, output, buffer };
+        let (call, done) = self.inner.start(prepared)?;
         Ok(Request::new(self.clone(), call, done))
     }
 
@@ -252,9 +254,9 @@ impl Communicator {
         input: LocalSlice,
         output: LocalSlice,
     ) -> Result<()> {
-        let dtype: DType = T::DTYPE;
-        let prepared = Prepared { kind, dtype, op, shape, input, output, buffer: None };
-        self.0.run(prepared).map(|_| ())
+        let (dtype, determinism, buffer) = (T::DTYPE, self.determinism, None);
+        let prepared = Prepared { kind, dtype, op, determinism, shape, input, output, buffer };
+        self.inner.run(prepared).map(|_| ())
     }
 
     fn on_root<T: Element>(

@@ -3,6 +3,7 @@
 mod calibrate;
 mod call;
 mod collectives;
+mod grade;
 mod point_to_point;
 mod request;
 mod split;
@@ -11,6 +12,7 @@ pub use call::Explanation;
 pub use request::{Request, wait_any};
 
 use crate::config::Config;
+use crate::determinism::Determinism;
 use crate::engine::Counters;
 use crate::error::Result;
 use crate::job::Job;
@@ -40,7 +42,11 @@ use syncline_proto::id::{CommId, Rank};
 /// When the last handle goes, the process leaves the job: it waits up to ten seconds for the
 /// other ranks to leave too, so let ranks leave together.
 #[derive(Clone)]
-pub struct Communicator(Arc<Inner>);
+pub struct Communicator {
+    inner: Arc<Inner>,
+    /// Of the calls made by this handle.
+    determinism: Determinism,
+}
 
 struct Inner {
     job: Arc<Job>,
@@ -96,33 +102,33 @@ impl Communicator {
             job,
         };
         inner.open_lane();
-        let world = Self(Arc::new(inner));
-        let job = &world.0.job;
+        let world = Self { inner: Arc::new(inner), determinism: Determinism::Fast };
+        let job = &world.inner.job;
         if job.measures_links() {
             let links = world.measure_links()?;
             job.links.set(links).expect("links are measured once");
         }
-        Ok(world)
+        Ok(world.with_determinism(job.config.determinism))
     }
 
     /// This process's number, `0..world_size`.
     pub fn rank(&self) -> Rank {
-        self.0.rank
+        self.inner.rank
     }
 
     /// Processes in this communicator.
     pub fn world_size(&self) -> u32 {
-        u32::try_from(self.0.members.len()).expect("ranks are counted in 32 bits")
+        u32::try_from(self.inner.members.len()).expect("ranks are counted in 32 bits")
     }
 
     /// World ranks of the members, by rank.
     pub fn members(&self) -> &[Rank] {
-        &self.0.members
+        &self.inner.members
     }
 
     /// Which host each rank is on, as numbers.
     pub fn hosts(&self) -> &[u32] {
-        self.0.topology.hosts()
+        self.inner.topology.hosts()
     }
 
     /// What moves messages to `peer`: `loopback`, `shm`, `tcp`, or such with pacing.
@@ -130,17 +136,17 @@ impl Communicator {
     /// # Panics
     /// If there is no such rank.
     pub fn transport_to(&self, peer: Rank) -> &'static str {
-        self.0.job.transport_names[self.0.members[peer as usize] as usize]
+        self.inner.job.transport_names[self.inner.members[peer as usize] as usize]
     }
 
     /// Whether collectives of this communicator can go through memory shared on one host.
     pub fn has_node_path(&self) -> bool {
-        self.0.lane.is_some()
+        self.inner.lane.is_some()
     }
 
     /// What this process has moved, all communicators of the job together.
     pub fn counters(&self) -> Counters {
-        self.0.job.counters()
+        self.inner.job.counters()
     }
 }
 
@@ -153,10 +159,11 @@ impl Drop for Inner {
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Communicator")
-            .field("comm", &self.0.comm)
-            .field("rank", &self.0.rank)
-            .field("members", &self.0.members)
-            .field("class", &self.0.class)
+            .field("comm", &self.inner.comm)
+            .field("rank", &self.inner.rank)
+            .field("members", &self.inner.members)
+            .field("class", &self.inner.class)
+            .field("determinism", &self.determinism)
             .finish_non_exhaustive()
     }
 }

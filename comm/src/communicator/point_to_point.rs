@@ -61,7 +61,7 @@ impl Communicator {
         let mut launch = self.launch_message::<T>(memory, is_send, peer, tag)?;
         launch.buffer = Some(buffer);
         let mut call = launch.call;
-        let done = self.0.job.driver.start(|_| {
+        let done = self.inner.job.driver.start(|_| {
             call.seq = self.number_message(&mut launch);
             launch
         });
@@ -77,17 +77,17 @@ impl Communicator {
     ) -> Result<()> {
         let mut launch = self.launch_message::<T>(memory, is_send, peer, tag)?;
         let mut call = launch.call;
-        let outcome = self.0.job.driver.run(|_| {
+        let outcome = self.inner.job.driver.run(|_| {
             call.seq = self.number_message(&mut launch);
             launch
         });
-        self.0.result(call, outcome).map(|_| ())
+        self.inner.result(call, outcome).map(|_| ())
     }
 
     /// Gives a message the next number of its pair and tag. Under the engine's lock, so that
     /// messages are posted in this order.
     fn number_message(&self, launch: &mut Launch) -> u64 {
-        let messages = &self.0.next_messages;
+        let messages = &self.inner.next_messages;
         let mut messages = messages.lock().unwrap_or_else(PoisonError::into_inner);
         let endpoint = launch.endpoint.as_mut().expect("a message has an end here");
         let tag = endpoint.message.step & !MessageId::POINT_TO_POINT;
@@ -107,7 +107,7 @@ impl Communicator {
         peer: Rank,
         tag: u32,
     ) -> Result<Launch> {
-        let inner = &self.0;
+        let inner = &self.inner;
         if peer >= self.world_size() || tag >= MessageId::POINT_TO_POINT {
             let world_size = self.world_size();
             let text = format!("send_recv: rank {peer}, tag {tag}, in a world of {world_size}");

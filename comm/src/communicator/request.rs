@@ -36,7 +36,7 @@ impl<T: Element> Request<T> {
     /// # Errors
     /// See [`Communicator`]; the data is then gone.
     pub fn wait(self) -> Result<Vec<T>> {
-        let inner = &self.communicator.0;
+        let inner = &self.communicator.inner;
         if !self.done.is_over() {
             inner.job.driver.wait_any(&[&self.done]);
         }
@@ -65,8 +65,8 @@ pub fn wait_any<T: Element>(requests: &[Request<T>]) -> Result<usize> {
     let Some(first) = requests.first() else {
         return invalid("wait_any: no requests");
     };
-    let driver = &first.communicator.0.job.driver;
-    if !requests.iter().all(|r| Arc::ptr_eq(&r.communicator.0.job.driver, driver)) {
+    let driver = &first.communicator.inner.job.driver;
+    if !requests.iter().all(|r| Arc::ptr_eq(&r.communicator.inner.job.driver, driver)) {
         return invalid("wait_any: requests of different jobs");
     }
     let over = || requests.iter().position(|request| request.done.is_over());

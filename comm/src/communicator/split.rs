@@ -14,12 +14,13 @@ const NO_COLOR: u64 = u64::MAX;
 
 impl Communicator {
     /// A communicator for each color, of the ranks that gave it, ordered by key and then by rank
-    /// here; `None` for a rank that gave no color. A collective call.
+    /// here; `None` for a rank that gave no color. The grade of determinism is this handle's. A
+    /// collective call.
     ///
     /// # Errors
     /// See [`Communicator`].
     pub fn split(&self, color: Option<u32>, key: u32) -> Result<Option<Self>> {
-        self.split_as(color, key, self.0.class)
+        self.split_as(color, key, self.inner.class)
     }
 
     /// The same ranks again, with a sequence of their own; messages of
@@ -33,7 +34,7 @@ impl Communicator {
     }
 
     fn split_as(&self, color: Option<u32>, key: u32, class: Class) -> Result<Option<Self>> {
-        let inner = &self.0;
+        let inner = &self.inner;
         let next_comm = inner.job.next_comm.load(Ordering::SeqCst);
         let next_lane = inner.job.next_lane.load(Ordering::SeqCst);
         let mine =
@@ -69,14 +70,14 @@ impl Communicator {
             next_messages: Mutex::default(),
         };
         made.open_lane();
-        Ok(Some(Self(Arc::new(made))))
+        Ok(Some(Self { inner: Arc::new(made), determinism: self.determinism }))
     }
 
     /// The lane of this rank's new group, counted alike by all ranks of the host. Only a
     /// communicator with all ranks of the host can know which lanes are taken, so groups of
     /// others go by messages.
     fn lane_for(&self, color: Option<u32>, colors: &[u64], rows: &[[u64; 4]]) -> Option<u32> {
-        let inner = &self.0;
+        let inner = &self.inner;
         let hosts = inner.topology.hosts();
         let host = hosts[inner.rank as usize];
         let here = || hosts.iter().zip(rows).filter(|(h, _)| **h == host).map(|(_, row)| row);

@@ -8,6 +8,7 @@
 mod done;
 mod driver;
 mod faults;
+mod fold;
 mod launch;
 mod sleeper;
 mod slice;
@@ -403,6 +404,11 @@ impl Engine {
             Step::Reduce { source, target } => {
                 let (source, mut target) = (running.part(source), running.part(target));
                 reduce_bytes(running.dtype, running.op, target.bytes_mut(), source.bytes());
+            }
+            Step::ReduceMany { before, own, after, target } => {
+                let sources = [before, own, after].map(|span| running.part(span));
+                let mut target = running.part(target);
+                fold::reduce_many(running.dtype, running.op, &sources, &mut target);
             }
             Step::Recv { .. } | Step::Send { .. } => unreachable!("local steps only"),
         }

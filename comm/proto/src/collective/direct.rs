@@ -20,8 +20,15 @@
 //! | scatter | 1 | root `n-1`, else 0 | root `c - b` |
 //! | barrier | 1 | `n-1` | 0 |
 //!
-//! Reductions receive into scratch and then fold in the order of ranks: the result has the bits
-//! of the plain loop over ranks 0, 1, 2 ..., whatever the world's layout or the order of arrival.
+//! Reductions receive into scratch, `(n-1)b` elements of it (`(n-1)c` on the root of a reduce), and
+//! then fold all ranks' contributions at once, in the order of ranks 0, 1, 2 ..., rounding once:
+//! whatever the world's layout, the chunks or the order of arrival, the result has the bits of one
+//! `reduce_many` of the kernels. That is what *canonical* means
+//! ([`is_canonical`](super::tuning::is_canonical)).
+//!
+//! Canonical bits cost an all-reduce no traffic: with equal blocks a rank sends `2(n-1)c/n`
+//! elements, as around a ring, in two rounds instead of `2(n-1)`. They cost the scratch,
+//! `(n-1)/n` of the vector, and `n-1` messages that come in at the same time.
 //!
 //! Peers are taken in the order `rank + 1, rank + 2, ...`, so that they are not all met by
 //! everybody at the same moment.
@@ -41,18 +48,11 @@ pub fn all_reduce(rank: Rank, world_size: u32, count: u64) -> Plan {
     if world_size == 1 {
         return plan;
     }
-    plan.scratch_len = u64::from(world_size - 1) * own.len;
-    let slot = |peer| Span::scratch(u64::from(slot_of(peer, rank)) * own.len, own.len);
+    let gathering = Gathering { rank, world_size, own };
+    plan.scratch_len = gathering.scratch_len();
+    let slot = |peer| gathering.slot(peer);
     plan.push_round(peers.exchange(0, slot, |peer| blocks.span(Area::Output, peer)));
-    let mut steps = Vec::new();
-    let total = if rank == 0 { own } else { slot(0) };
-    for peer in 1..world_size {
-        let source = if peer == rank { own } else { slot(peer) };
-        steps.push(Step::Reduce { source, target: total });
-    }
-    if rank != 0 {
-        steps.push(Step::Copy { source: total, target: own });
-    }
+    let mut steps = vec![gathering.fold(own)];
     steps.extend(peers.exchange(1, |peer| blocks.span(Area::Output, peer), |_| own));
     plan.push_round(steps);
     plan
@@ -61,7 +61,7 @@ pub fn all_reduce(rank: Rank, world_size: u32, count: u64) -> Plan {
 /// Reduce-scatter: input of all blocks, each rank's own into its output.
 pub fn reduce_scatter(rank: Rank, world_size: u32, blocks: &Blocks) -> Plan {
     let input = |peer| blocks.span(Area::Input, peer);
-    let mut gathering = Gathering::new(rank, world_size, input(rank));
+    let gathering = Gathering { rank, world_size, own: input(rank) };
     let steps = Peers::new(rank, world_size).exchange(0, |peer| gathering.slot(peer), input);
     gathering.finish(steps)
 }
@@ -100,7 +100,7 @@ pub fn reduce(rank: Rank, world_size: u32, root: Rank, count: u64) -> Plan {
     if rank != root {
         return single(vec![Step::Send { peer: root, tag: 0, span: input }]);
     }
-    let mut gathering = Gathering::new(rank, world_size, input);
+    let gathering = Gathering { rank, world_size, own: input };
     let steps = Peers::new(rank, world_size).recvs(0, |peer| gathering.slot(peer)).collect();
     gathering.finish(steps)
 }
@@ -135,47 +135,41 @@ pub fn barrier(rank: Rank, world_size: u32) -> Plan {
     single(Peers::new(rank, world_size).exchange(0, nothing, nothing))
 }
 
-/// Receives one contribution per rank and folds them into the output in the order of ranks.
-///
-/// Rank 0's, the first, goes straight to the output; the rest wait in scratch.
+/// Receives the other ranks' contributions into scratch, in the order of ranks, and folds them and
+/// its own at once.
 struct Gathering {
     rank: Rank,
     world_size: u32,
     own: Span,
-    scratch_len: u64,
 }
 
 impl Gathering {
-    fn new(rank: Rank, world_size: u32, own: Span) -> Self {
-        Self { rank, world_size, own, scratch_len: 0 }
+    /// Of so many other ranks' contributions.
+    fn slots(&self, first: u32, count: u32) -> Span {
+        let len = self.own.len;
+        Span::scratch(u64::from(first) * len, u64::from(count) * len)
     }
 
-    fn output(&self) -> Span {
-        Span::output(0, self.own.len)
+    /// Where another rank's contribution goes.
+    fn slot(&self, peer: Rank) -> Span {
+        self.slots(peer - u32::from(peer > self.rank), 1)
     }
 
-    fn slot(&mut self, peer: Rank) -> Span {
-        if peer == 0 {
-            return self.output();
-        }
-        let slot = u64::from(peer - 1 - u32::from(self.rank != 0 && peer > self.rank));
-        self.scratch_len = self.scratch_len.max((slot + 1) * self.own.len);
-        Span::scratch(slot * self.own.len, self.own.len)
+    fn scratch_len(&self) -> u64 {
+        self.slots(0, self.world_size - 1).len
     }
 
-    fn finish(mut self, transfers: Vec<Step>) -> Plan {
+    fn fold(&self, target: Span) -> Step {
+        let before = self.slots(0, self.rank);
+        let after = self.slots(self.rank, self.world_size - 1 - self.rank);
+        Step::ReduceMany { before, own: self.own, after, target }
+    }
+
+    /// The plan that folds into the output what `transfers` bring.
+    fn finish(&self, transfers: Vec<Step>) -> Plan {
         let mut plan = single(transfers);
-        let target = self.output();
-        let mut steps = Vec::new();
-        if self.rank == 0 {
-            steps.push(Step::Copy { source: self.own, target });
-        }
-        for peer in 1..self.world_size {
-            let source = if peer == self.rank { self.own } else { self.slot(peer) };
-            steps.push(Step::Reduce { source, target });
-        }
-        plan.push_round(steps);
-        plan.scratch_len = self.scratch_len;
+        plan.push_round(vec![self.fold(Span::output(0, self.own.len))]);
+        plan.scratch_len = self.scratch_len();
         plan
     }
 }
@@ -215,11 +209,6 @@ impl Peers {
     ) -> Vec<Step> {
         self.recvs(tag, recv).chain(self.sends(tag, send)).collect()
     }
-}
-
-/// A peer's place among the others.
-fn slot_of(peer: Rank, rank: Rank) -> u32 {
-    peer - u32::from(peer > rank)
 }
 
 fn single(steps: Vec<Step>) -> Plan {

@@ -36,7 +36,7 @@ pub struct Transfer {
 pub enum PlanOutput {
     /// The plan is done.
     Finished,
-    /// A `Copy` or `Reduce`: do it now, before the next output.
+    /// A step without a peer: do it now, before the next output.
     Local(Step),
     /// Start it; call [`PlanMachine::handle_completed`] when it is done.
     Post(Transfer),
@@ -105,8 +105,8 @@ impl PlanMachine {
                 return;
             };
             self.next_round += 1;
-            let is_local = |s: &&Step| matches!(s, Step::Copy { .. } | Step::Reduce { .. });
-            self.outputs.extend(round.steps.iter().filter(is_local).map(|s| PlanOutput::Local(*s)));
+            let local = round.steps.iter().filter(|step| step.is_local());
+            self.outputs.extend(local.map(|step| PlanOutput::Local(*step)));
             // Receives first: memory is ready before the peer is told to send.
             for pass in [true, false] {
                 for step in &round.steps {

@@ -25,7 +25,7 @@ pub mod tuning;
 pub use plan::{Area, Fold, Plan, Round, Span, Step};
 pub use shape::{Counts, Extent, Shape};
 pub use topology::Topology;
-pub use tuning::{Choice, LinkCost};
+pub use tuning::{Choice, Demand, LinkCost};
 
 use core::fmt;
 

@@ -93,6 +93,19 @@ pub enum Step {
         /// Read and written; the same length, no overlap.
         target: Span,
     },
+    /// `target = s0 op s1 op s2 …`, here, from the left and rounded once (the kernels'
+    /// `reduce_many`): first the parts of `before`, then `own`, then the parts of `after`. All
+    /// parts are as long as `target`.
+    ReduceMany {
+        /// Read; any number of parts, one after the other.
+        before: Span,
+        /// Read; one part. It may be `target` itself.
+        own: Span,
+        /// Read; any number of parts.
+        after: Span,
+        /// Written; else no overlap with what is read.
+        target: Span,
+    },
     /// Send a span.
     Send {
         /// To whom.
@@ -104,7 +117,14 @@ pub enum Step {
     },
 }
 
-/// Steps that may run at once. Local steps (`Copy`, `Reduce`) come first, in order; then all
+impl Step {
+    /// Whether it involves no peer.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Self::Copy { .. } | Self::Reduce { .. } | Self::ReduceMany { .. })
+    }
+}
+
+/// Steps that may run at once. Local steps (`Copy`, `Reduce`, `ReduceMany`) come first, in order; then all
 /// sends and receives are posted together; the round ends when the last has completed. No step
 /// of a round may read or write what another receive of it writes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -85,6 +85,26 @@ pub fn is_supported(kind: CollectiveKind, algorithm: Algorithm) -> bool {
     }
 }
 
+/// Whether an algorithm gives *canonical* bits whatever the type and the operation: those of one
+/// fold of all ranks' contributions in the order of ranks, by the kernels' `reduce_many`.
+///
+/// [`Algorithm::Direct`] and [`Algorithm::Node`] are such folds. Two contributions are folded once,
+/// whatever the plan, and have the same bits in either order. What reduces nothing is canonical
+/// anyhow.
+pub fn is_canonical(kind: CollectiveKind, algorithm: Algorithm, world_size: u32) -> bool {
+    let is_one_fold = matches!(algorithm, Algorithm::Direct | Algorithm::Node);
+    is_one_fold || world_size <= 2 || !kind.reduces()
+}
+
+/// What a caller asks of the choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Demand {
+    /// Wins if the kind has it.
+    pub forced: Option<Algorithm>,
+    /// Only what [`is_canonical`].
+    pub canonical: bool,
+}
+
 /// What was chosen, and why nothing else was.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Choice {
@@ -99,6 +119,11 @@ pub struct Choice {
 /// Why an algorithm was not chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
+    /// Its bits would depend on more than the contributions and the order of ranks.
+    NotCanonical {
+        /// How long it should take.
+        predicted_ns: u64,
+    },
     /// The caller asked for another.
     NotForced {
         /// How long it should take.
@@ -118,6 +143,9 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NotCanonical { predicted_ns } => {
+                write!(f, "not canonical (predicted {predicted_ns} ns)")
+            }
             Self::NotForced { predicted_ns } => {
                 write!(f, "another was asked for (predicted {predicted_ns} ns)")
             }
@@ -129,8 +157,8 @@ impl fmt::Display for Reason {
 }
 
 /// The algorithm with the least predicted time; ties go to the one listed earlier in
-/// [`Algorithm::ALL`]. `forced` wins if the kind has it, and is ignored, with its reason in
-/// [`Choice::rejected`], if not.
+/// [`Algorithm::ALL`]. A forced one wins if the kind has it and it gives the bits that are asked
+/// for, and is ignored, with its reason in [`Choice::rejected`], if not.
 ///
 /// `bytes` as for [`cost`]; it must be the same on all ranks. For `all_to_all_v`, whose ranks know
 /// different counts, give the same constant everywhere.
@@ -142,21 +170,23 @@ pub fn choose(
     bytes: u64,
     topology: &Topology,
     links: &LinkCost,
-    forced: Option<Algorithm>,
+    demand: Demand,
 ) -> Choice {
-    let forced = forced.filter(|algorithm| is_supported(kind, *algorithm));
+    let is_right = |a| !demand.canonical || is_canonical(kind, a, topology.world_size());
+    let forced = demand.forced.filter(|a| is_supported(kind, *a) && is_right(*a));
     let has_levels = topology.host_count() > 1 && topology.ranks_per_host_max() > 1;
     let fits = |algorithm| has_levels || algorithm != Algorithm::Hierarchical;
     let predict = |algorithm| cost(kind, algorithm, bytes, topology, links);
     let candidates = Algorithm::ALL.into_iter().filter(|algorithm| match forced {
         Some(forced) => *algorithm == forced,
-        None => fits(*algorithm),
+        None => fits(*algorithm) && is_right(*algorithm),
     });
     let predicted = candidates.filter_map(|algorithm| Some((predict(algorithm)?, algorithm)));
     // Of equal elements, the first is the minimum; the order of codes is the order of `ALL`.
     let (predicted_ns, algorithm) = predicted.min().expect("every collective has an algorithm");
     let reason = |other| match predict(other) {
         None => Reason::NotSupported,
+        Some(predicted_ns) if !is_right(other) => Reason::NotCanonical { predicted_ns },
         Some(predicted_ns) if forced.is_some() => Reason::NotForced { predicted_ns },
         Some(_) if !fits(other) => Reason::OneLevel,
         Some(predicted_ns) => Reason::Slower { predicted_ns },

@@ -31,6 +31,13 @@ fn check_step(job: &Job<'_>, at: Place, step: &Step) -> Result<(), Flaw> {
             }
             Ok(())
         }
+        Step::ReduceMany { before, own, after, target } => {
+            for span in [before, own, after] {
+                check_span(job, at, span)?;
+            }
+            check_target(job, at, target)?;
+            check_parts(at, [before, own, after], target)
+        }
         Step::Recv { peer, tag, span, .. } => {
             check_peer(job, at, peer, tag)?;
             check_target(job, at, span)
@@ -40,6 +47,21 @@ fn check_step(job: &Job<'_>, at: Place, step: &Step) -> Result<(), Flaw> {
             check_span(job, at, span)
         }
     }
+}
+
+/// `own` is one part, the others any number; only `own` may be the target.
+fn check_parts(at: Place, sources: [Span; 3], target: Span) -> Result<(), Flaw> {
+    let [before, own, after] = sources;
+    let is_whole = |span: Span| span.len.checked_rem(target.len).unwrap_or(span.len) == 0;
+    let fits = |span: Span| if span == own { span.len == target.len } else { is_whole(span) };
+    if let Some(Span { len: sent, .. }) = sources.into_iter().find(|span| !fits(*span)) {
+        return Err(Flaw::LengthMismatch { source: at, target: at, sent, received: target.len });
+    }
+    let hit = |span| overlap(span, target);
+    if hit(before) || hit(after) || (hit(own) && own != target) {
+        return Err(Flaw::Aliased { recv: at, with: at.step });
+    }
+    Ok(())
 }
 
 fn check_peer(job: &Job<'_>, at: Place, peer: Rank, tag: u32) -> Result<(), Flaw> {
@@ -93,6 +115,9 @@ fn check_aliasing(rank: Rank, round: usize, steps: &[Step]) -> Result<(), Flaw> 
             Step::Copy { source, target } | Step::Reduce { source, target } => {
                 push(source, false);
                 push(target, false);
+            }
+            Step::ReduceMany { before, own, after, target } => {
+                [before, own, after, target].into_iter().for_each(|span| push(span, false));
             }
             Step::Recv { span, .. } => push(span, true),
             Step::Send { span, .. } => push(span, false),

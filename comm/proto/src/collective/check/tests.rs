@@ -201,6 +201,7 @@ type Change = fn(&mut Plan, round: usize, step: usize) -> bool;
 fn span_of(step: &mut Step) -> Option<&mut Span> {
     match step {
         Step::Copy { target, .. } | Step::Reduce { target, .. } => Some(target),
+        Step::ReduceMany { target, .. } => Some(target),
         Step::Recv { span, .. } | Step::Send { span, .. } => Some(span),
     }
 }
@@ -243,7 +244,8 @@ const CHANGES: [(&str, Change); 11] = [
     }),
     ("missing step", |plan, round, step| {
         let step = plan.rounds[round].steps.remove(step);
-        !matches!(step, Step::Copy { source, .. } if source.len == 0)
+        !matches!(step, Step::Copy { target, .. } | Step::ReduceMany { target, .. }
+            if target.len == 0)
     }),
     ("wrong tag", |plan, round, step| match &mut plan.rounds[round].steps[step] {
         Step::Recv { tag, .. } | Step::Send { tag, .. } => {

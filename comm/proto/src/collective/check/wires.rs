@@ -34,7 +34,7 @@ impl Wires {
             match *step {
                 Step::Send { peer, tag, .. } => named.push(((at.rank, peer, tag), false, at)),
                 Step::Recv { peer, tag, .. } => named.push(((peer, at.rank, tag), true, at)),
-                Step::Copy { .. } | Step::Reduce { .. } => {}
+                Step::Copy { .. } | Step::Reduce { .. } | Step::ReduceMany { .. } => {}
             }
         }
         named.sort_unstable();

@@ -84,6 +84,23 @@ impl State {
         }
     }
 
+    /// All parts of the sources, one after the other, folded from the left; the second source is
+    /// one part.
+    fn fold(&self, at: Place, sources: [Span; 3], values: &mut Values) -> Result<Vec<Value>, Flaw> {
+        let len = range(sources[1]).len();
+        let mut read = Vec::new();
+        for source in sources {
+            read.extend(self.read(at, source)?);
+        }
+        let mut folded: Vec<Value> = read.drain(..len).collect();
+        for part in read.chunks(len.max(1)) {
+            for (total, value) in folded.iter_mut().zip(part) {
+                *total = values.combine(*total, *value);
+            }
+        }
+        Ok(folded)
+    }
+
     fn write(
         &mut self,
         at: Place,
@@ -122,14 +139,18 @@ impl World<'_> {
         state.next_round += 1;
         state.heard_before.clone_from(&state.heard);
         for (step, what) in round.steps.iter().enumerate() {
-            let (source, target, fold) = match *what {
-                Step::Copy { source, target } => (source, target, Fold::Replace),
-                Step::Reduce { source, target } => (source, target, Fold::Reduce),
+            let at = Place { rank, round: index, step };
+            let values = &mut self.end.values;
+            let (read, target, fold) = match *what {
+                Step::Copy { source, target } => (state.read(at, source)?, target, Fold::Replace),
+                Step::Reduce { source, target } => (state.read(at, source)?, target, Fold::Reduce),
+                Step::ReduceMany { before, own, after, target } => {
+                    let folded = state.fold(at, [before, own, after], values)?;
+                    (folded, target, Fold::Replace)
+                }
                 Step::Recv { .. } | Step::Send { .. } => continue,
             };
-            let at = Place { rank, round: index, step };
-            let read = state.read(at, source)?;
-            state.write(at, target, fold, &read, &mut self.end.values)?;
+            state.write(at, target, fold, &read, values)?;
         }
         state.outstanding = self.wires.of_round(rank, index).count();
         if state.outstanding == 0 {

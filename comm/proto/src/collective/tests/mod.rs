@@ -7,7 +7,7 @@ mod real_data;
 mod tuning;
 
 use super::check::{Flaw, check};
-use super::tuning::{is_supported, plan};
+use super::tuning::{is_canonical, is_supported, plan};
 use super::{Algorithm, Plan, Shape, Topology};
 use crate::call::CollectiveKind;
 use alloc::vec;

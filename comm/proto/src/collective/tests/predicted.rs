@@ -69,6 +69,10 @@ impl<'a> Clock<'a> {
                 Step::Copy { source, .. } | Step::Reduce { source, .. } => {
                     time += ns(source.len, self.links.reduce_bytes_per_s);
                 }
+                Step::ReduceMany { before, own, after, .. } => {
+                    let read = before.len + own.len + after.len;
+                    time += ns(read, self.links.reduce_bytes_per_s);
+                }
                 Step::Send { peer, tag, span } => {
                     let (ready, from, to, bytes) = (time, rank, peer, span.len);
                     self.waiting.push(Message { ready, from, to, tag, bytes });

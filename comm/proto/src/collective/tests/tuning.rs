@@ -1,7 +1,7 @@
 //! The choice: what is taken where, and that it is the same everywhere.
 
 use super::*;
-use crate::collective::tuning::{Choice, LinkCost, Reason, choose, cost};
+use crate::collective::tuning::{Choice, Demand, LinkCost, Reason, choose, cost};
 use CollectiveKind as K;
 use alloc::format;
 use alloc::string::String;
@@ -9,7 +9,7 @@ use alloc::string::String;
 const SIZES: [u64; 5] = [0, 64, 8 << 10, 1 << 20, 64 << 20];
 
 fn chosen(kind: K, bytes: u64, topology: &Topology) -> Choice {
-    choose(kind, bytes, topology, &LinkCost::default(), None)
+    choose(kind, bytes, topology, &LinkCost::default(), Demand::default())
 }
 
 fn short(algorithm: Algorithm) -> &'static str {
@@ -105,7 +105,9 @@ fn predictions_grow_with_bytes_and_choice_is_the_least() {
                     for (other, reason) in choice.rejected {
                         let predicted = cost(kind, other, bytes, &topology, &LinkCost::default());
                         match reason {
-                            Reason::NotForced { .. } => panic!("nothing was forced"),
+                            Reason::NotCanonical { .. } | Reason::NotForced { .. } => {
+                                panic!("nothing was asked for")
+                            }
                             Reason::NotSupported => assert_eq!(predicted, None),
                             Reason::OneLevel => assert_eq!(other, Algorithm::Hierarchical),
                             Reason::Slower { predicted_ns } => {
@@ -121,12 +123,16 @@ fn predictions_grow_with_bytes_and_choice_is_the_least() {
     }
 }
 
+fn forced(algorithm: Algorithm) -> Demand {
+    Demand { forced: Some(algorithm), canonical: false }
+}
+
 #[test]
 fn what_is_forced_is_taken_if_it_exists() {
     let topology = Topology::single_host(4);
     let links = LinkCost::default();
     for (kind, algorithm) in pairs() {
-        let choice = choose(kind, 64, &topology, &links, Some(algorithm));
+        let choice = choose(kind, 64, &topology, &links, forced(algorithm));
         assert_eq!(choice.algorithm, algorithm);
         let is_listed = |(other, reason): &(Algorithm, Reason)| match reason {
             Reason::NotForced { .. } => is_supported(kind, *other),
@@ -135,9 +141,34 @@ fn what_is_forced_is_taken_if_it_exists() {
         };
         assert!(choice.rejected.iter().all(is_listed), "{choice:?}");
     }
-    let choice = choose(K::Barrier, 0, &topology, &links, Some(Algorithm::Ring));
+    let choice = choose(K::Barrier, 0, &topology, &links, forced(Algorithm::Ring));
     assert_eq!(choice.algorithm, chosen(K::Barrier, 0, &topology).algorithm);
     assert!(choice.rejected.contains(&(Algorithm::Ring, Reason::NotSupported)));
+}
+
+#[test]
+fn canonical_calls_take_what_is_canonical() {
+    let links = LinkCost::default();
+    let demand = Demand { canonical: true, ..Demand::default() };
+    for world_size in [1, 2, 3, 8, 100] {
+        for topology in topologies(world_size) {
+            for (kind, bytes) in pairs().flat_map(|(kind, _)| SIZES.map(|bytes| (kind, bytes))) {
+                let choice = choose(kind, bytes, &topology, &links, demand);
+                assert!(is_canonical(kind, choice.algorithm, world_size), "{kind}");
+                for (other, reason) in &choice.rejected {
+                    let is_refused = matches!(reason, Reason::NotCanonical { .. });
+                    let is_right = is_canonical(kind, *other, world_size);
+                    assert_eq!(is_refused, is_supported(kind, *other) && !is_right, "{choice:?}");
+                }
+                if !kind.reduces() || world_size <= 2 {
+                    assert_eq!(choice, chosen(kind, bytes, &topology));
+                }
+            }
+        }
+    }
+    let demand = Demand { forced: Some(Algorithm::Ring), canonical: true };
+    let choice = choose(K::AllReduce, 64, &Topology::single_host(3), &links, demand);
+    assert_eq!(choice.algorithm, Algorithm::Direct);
 }
 
 #[test]
