@@ -90,7 +90,7 @@ pub struct Kernels {
     reduce_into: unsafe fn(DType, ReduceOp, &mut [u8], &[u8], &[u8]),
     reduce_many: ReduceMany,
     finish_average: unsafe fn(DType, &mut [u8], u32),
-    copy_streaming: unsafe fn(&mut [u8], &[u8]),
+    copy: unsafe fn(&mut [u8], &[u8], Stores),
 }
 
 /// The table of the functions in `$module`.
@@ -102,7 +102,7 @@ macro_rules! table {
             reduce_into: cpu::$module::reduce_into,
             reduce_many: cpu::$module::reduce_many,
             finish_average: cpu::$module::finish_average,
-            copy_streaming: cpu::$module::copy_streaming,
+            copy: cpu::$module::copy,
         }
     };
 }
@@ -252,11 +252,8 @@ impl Kernels {
     /// If the lengths (bytes) differ.
     pub fn copy(&self, target: &mut [u8], source: &[u8], stores: Stores) {
         check(DType::U8, target.len(), source.len());
-        match stores {
-            Stores::Cached => target.copy_from_slice(source),
-            // SAFETY: a table is handed out only if the machine has the features it needs (`of`).
-            Stores::Streaming => unsafe { (self.copy_streaming)(target, source) },
-        }
+        // SAFETY: a table is handed out only if the machine has the features it needs (`of`).
+        unsafe { (self.copy)(target, source, stores) }
     }
 }
 

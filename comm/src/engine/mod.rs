@@ -19,7 +19,7 @@ pub(crate) use driver::{Driver, Patience};
 pub(crate) use launch::{Body, Endpoint, Launch};
 
 use crate::control::ControlPlane;
-use crate::memory::{LocalSlice, Scratch};
+use crate::memory::{LocalSlice, Scratch, Spares};
 use crate::offload::node::{NodeCall, NodeEvent, NodeLane};
 use crate::time::now;
 use crate::transport::{Class, Event, RequestId, Sink, SinkFold, Transport, Work, WorkRequest};
@@ -76,7 +76,7 @@ struct Running {
     input: LocalSlice,
     output: LocalSlice,
     scratch: LocalSlice,
-    _scratch: Scratch,
+    scratch_memory: Scratch,
     buffer: Option<Box<dyn Any + Send>>,
     done: Arc<Done>,
 }
@@ -91,6 +91,7 @@ pub(crate) struct Engine {
     /// Index into `transports`, by world rank.
     route: Vec<usize>,
     lanes: BTreeMap<CommId, NodeLane>,
+    spares: Spares,
     events: Vec<Event>,
     node_events: Vec<NodeEvent>,
     sleeper: Sleeper,
@@ -126,6 +127,7 @@ impl Engine {
             transports,
             route,
             lanes: BTreeMap::new(),
+            spares: Spares::default(),
             events: Vec::new(),
             node_events: Vec::new(),
             sleeper,
@@ -237,8 +239,8 @@ impl Engine {
                 let element_bytes = running.dtype.size() as u64;
                 let scratch_bytes = plan.scratch_len * element_bytes;
                 let scratch_bytes = usize::try_from(scratch_bytes).expect("scratch fits memory");
-                running._scratch = Scratch::new(scratch_bytes);
-                running.scratch = running._scratch.lend();
+                running.scratch_memory = self.spares.take(scratch_bytes);
+                running.scratch = running.scratch_memory.lend();
                 self.running.insert(op, running);
                 let start = Start { op, call, plan, members, chunk_len, element_bytes, deadline };
                 self.operations.handle_input(now(), OperationInput::Start(start));
@@ -416,7 +418,9 @@ impl Engine {
 
     fn finish(&mut self, op: OpId, average_over: Option<u32>) {
         let Some(running) = self.running.remove(&op) else { return };
-        let Running { dtype, mut output, buffer, done, .. } = running;
+        let Running { dtype, mut output, buffer, done, scratch, scratch_memory, .. } = running;
+        drop(scratch);
+        self.spares.give(scratch_memory);
         if let Some(world_size) = average_over {
             finish_average_bytes(dtype, output.bytes_mut(), world_size);
         }
@@ -528,7 +532,7 @@ impl Running {
             input,
             output,
             scratch: LocalSlice::empty(),
-            _scratch: Scratch::default(),
+            scratch_memory: Scratch::default(),
             buffer: launch.buffer,
             done,
         }

@@ -11,5 +11,5 @@ mod scratch;
 mod slice;
 
 pub(crate) use lease::{lend, lend_mut};
-pub(crate) use scratch::Scratch;
+pub(crate) use scratch::{Scratch, Spares};
 pub use slice::LocalSlice;

@@ -31,7 +31,7 @@ pub mod tcp;
 use crate::memory::LocalSlice;
 use std::fmt;
 use std::io;
-use syncline_kernels::{DType, ReduceOp, reduce_bytes};
+use syncline_kernels::{DType, ReduceOp, Stores, copy, reduce_bytes};
 use syncline_proto::call::{Call, Fingerprint};
 use syncline_proto::collective::machine::Transfer;
 use syncline_proto::id::{MessageId, OpId, Rank};
@@ -84,7 +84,7 @@ impl Sink {
         let target = &mut self.memory.bytes_mut()[offset..offset + bytes.len()];
         match self.fold {
             SinkFold::Reduce(dtype, op) => reduce_bytes(dtype, op, target, bytes),
-            SinkFold::Replace => target.copy_from_slice(bytes),
+            SinkFold::Replace => copy(target, bytes, Stores::Cached),
         }
     }
 

@@ -11,7 +11,8 @@
 use core::arch::x86_64::{
     __m256, __m256i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128,
     _mm256_add_ps, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph,
-    _mm256_div_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_set1_ps, _mm256_stream_si256,
+    _mm256_div_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_set1_ps, _mm256_storeu_si256,
+    _mm256_stream_si256,
 };
 
 use super::lane::raw_bytes;
@@ -32,6 +33,27 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn stream_offset(target: &[u8], size: usize) -> Option<usize> {
         offset_to_line(target, size)
+    }
+
+    #[inline(always)]
+    fn store(target: &mut [u8], source: &[u8]) {
+        let (pairs, rest) = target.as_chunks_mut::<{ 2 * LINE_BYTES }>();
+        let (source_pairs, source_rest) = source.as_chunks::<{ 2 * LINE_BYTES }>();
+        for (pair, source) in pairs.iter_mut().zip(source_pairs) {
+            let from = source.as_ptr().cast::<__m256i>();
+            let to = pair.as_mut_ptr().cast::<__m256i>();
+            // SAFETY: two lines are four vectors long, so that `add(3)` stays inside both; loads
+            // and stores need no alignment; the features are there, see `Avx2`.
+            unsafe {
+                let (a, b) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));
+                let (c, d) = (_mm256_loadu_si256(from.add(2)), _mm256_loadu_si256(from.add(3)));
+                _mm256_storeu_si256(to, a);
+                _mm256_storeu_si256(to.add(1), b);
+                _mm256_storeu_si256(to.add(2), c);
+                _mm256_storeu_si256(to.add(3), d);
+            }
+        }
+        rest.copy_from_slice(source_rest);
     }
 
     #[inline(always)]

@@ -13,7 +13,7 @@ use core::arch::x86_64::{
     __m512, __m512i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm256_loadu_si256,
     _mm256_storeu_si256, _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_cvtph_ps, _mm512_cvtps_ph,
     _mm512_div_ps, _mm512_loadu_si512, _mm512_mask_mov_ps, _mm512_mul_ps, _mm512_set1_ps,
-    _mm512_stream_si512,
+    _mm512_storeu_si512, _mm512_stream_si512,
 };
 
 use super::lane::raw_bytes;
@@ -34,6 +34,24 @@ impl Isa for Avx512 {
     #[inline(always)]
     fn stream_offset(target: &[u8], size: usize) -> Option<usize> {
         offset_to_line(target, size)
+    }
+
+    #[inline(always)]
+    fn store(target: &mut [u8], source: &[u8]) {
+        let (pairs, rest) = target.as_chunks_mut::<{ 2 * LINE_BYTES }>();
+        let (source_pairs, source_rest) = source.as_chunks::<{ 2 * LINE_BYTES }>();
+        for (pair, source) in pairs.iter_mut().zip(source_pairs) {
+            let from = source.as_ptr().cast::<__m512i>();
+            let to = pair.as_mut_ptr().cast::<__m512i>();
+            // SAFETY: two lines are two vectors long, so that `add(1)` stays inside both; loads
+            // and stores need no alignment; the features are there, see `Avx512`.
+            unsafe {
+                let (low, high) = (_mm512_loadu_si512(from), _mm512_loadu_si512(from.add(1)));
+                _mm512_storeu_si512(to, low);
+                _mm512_storeu_si512(to.add(1), high);
+            }
+        }
+        rest.copy_from_slice(source_rest);
     }
 
     #[inline(always)]

@@ -27,6 +27,9 @@ pub(super) trait Isa {
     /// Bytes at the start of `target` that must be written through the cache before `stream` may
     /// write the rest, a multiple of `size`; `None` if `target` cannot be streamed to at all.
     fn stream_offset(target: &[u8], size: usize) -> Option<usize>;
+    /// Copies through the cache, in vectors: `rep movsb`, which the C library takes for anything but
+    /// short copies, is slow on some processors.
+    fn store(target: &mut [u8], source: &[u8]);
     /// Copies past the cache. `target` is aligned to a cache line, the lengths are equal.
     fn stream(target: &mut [u8], source: &[u8]);
     /// Orders the stores of `stream` before every later store of this thread.
@@ -251,18 +254,24 @@ where
     }
 }
 
+/// Shorter ones are the C library's to copy, through the cache.
+const SHORT_COPY_BYTES: usize = 512;
+
 /// Copies equal lengths as `stores` says.
 #[inline(always)]
 pub(super) fn copy<I: Isa>(target: &mut [u8], source: &[u8], stores: Stores) {
-    let offset = match stores {
-        Stores::Streaming => I::stream_offset(target, 1),
-        Stores::Cached => None,
-    };
+    let offset = I::stream_offset(target, 1).filter(|_| target.len() >= SHORT_COPY_BYTES);
     let Some(offset) = offset else {
         return target.copy_from_slice(source);
     };
-    let offset = offset.min(target.len());
-    target[..offset].copy_from_slice(&source[..offset]);
-    I::stream(&mut target[offset..], &source[offset..]);
-    I::fence();
+    let (first, target) = target.split_at_mut(offset);
+    let (source_first, source) = source.split_at(offset);
+    first.copy_from_slice(source_first);
+    match stores {
+        Stores::Cached => I::store(target, source),
+        Stores::Streaming => {
+            I::stream(target, source);
+            I::fence();
+        }
+    }
 }

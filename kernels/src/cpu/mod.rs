@@ -10,7 +10,7 @@
 //! - `reduce_into(dtype, op, target, a, b)`
 //! - `reduce_many(dtype, op, target, sources, stores)`
 //! - `finish_average(dtype, data, world_size)`
-//! - `copy_streaming(target, source)`
+//! - `copy(target, source, stores)`
 //!
 //! All buffers are bytes at any alignment, of equal length, a multiple of the element's size.
 //! Results are those of CONTRACT.md, bit for bit, whatever the variant.
@@ -142,8 +142,8 @@ macro_rules! kernels_for {
         }
 
         $(#[$attribute])?
-        pub(crate) fn copy_streaming(target: &mut [u8], source: &[u8]) {
-            fold::copy::<$isa>(target, source, Stores::Streaming);
+        pub(crate) fn copy(target: &mut [u8], source: &[u8], stores: Stores) {
+            fold::copy::<$isa>(target, source, stores);
         }
     };
 }

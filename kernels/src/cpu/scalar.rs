@@ -16,6 +16,10 @@ impl Isa for Scalar {
         None
     }
 
+    fn store(target: &mut [u8], source: &[u8]) {
+        target.copy_from_slice(source);
+    }
+
     fn stream(target: &mut [u8], source: &[u8]) {
         target.copy_from_slice(source);
     }

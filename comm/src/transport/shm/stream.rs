@@ -17,6 +17,7 @@ use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use syncline_kernels::{Stores, copy};
 
 /// The other end gets to see this much while the rest is being copied, bytes.
 const PIECE_BYTES: usize = 64 << 10;
@@ -70,9 +71,9 @@ impl RingStream {
                 break;
             }
             let target = start(&self.segment, me, self.peer, &room);
-            // SAFETY: `part` has that many bytes left; the target is inside the ring and this
-            // end's alone by `room`; user memory and the mapping are apart.
-            unsafe { std::ptr::copy_nonoverlapping(part[done..].as_ptr(), target, room.len()) };
+            // SAFETY: inside the ring, and this end's alone by `room` until it is committed.
+            let target = unsafe { std::slice::from_raw_parts_mut(target, room.len()) };
+            copy(target, &part[done..done + room.len()], Stores::Cached);
             self.producer.commit(&words, room.len());
             done += room.len();
             if must_ring(self.segment.sleeping(self.peer)) {
@@ -138,7 +139,7 @@ impl Stream for RingStream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         self.show(into.len(), |bytes| {
-            into[done..done + bytes.len()].copy_from_slice(bytes);
+            copy(&mut into[done..done + bytes.len()], bytes, Stores::Cached);
             done += bytes.len();
         })
     }
