@@ -174,6 +174,10 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Silence after which a rank is lost.
     pub peer_timeout: Duration,
+    /// Takes this rank for one of another host, by number, so that one host can play several. For
+    /// tests.
+    #[doc(hidden)]
+    pub played_host: Option<u32>,
 }
 
 impl Config {
@@ -245,6 +249,7 @@ impl Config {
             timeout: seconds("SYNCLINE_TIMEOUT_S", 300.0)?,
             connect_timeout: seconds("SYNCLINE_CONNECT_TIMEOUT_S", 60.0)?,
             peer_timeout: seconds("SYNCLINE_PEER_TIMEOUT_S", 20.0)?,
+            played_host: None,
         }
         .checked()
     }
@@ -263,6 +268,7 @@ impl Config {
             timeout: Duration::from_secs(300),
             connect_timeout: Duration::from_secs(60),
             peer_timeout: Duration::from_secs(20),
+            played_host: None,
         }
     }
 

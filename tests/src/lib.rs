@@ -3,4 +3,5 @@
 //! The tests are in `tests/`; here is what they share.
 
 pub mod cluster;
+pub mod fold;
 pub mod oracle;

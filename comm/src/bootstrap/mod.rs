@@ -102,9 +102,9 @@ fn alone(config: &Config) -> Result<Joined> {
     })
 }
 
-fn me(_config: &Config, address: SocketAddr) -> Peer {
+fn me(config: &Config, address: SocketAddr) -> Peer {
     Peer {
-        host_id: host::host_id(),
+        host_id: host::host_id(config.played_host),
         host_name: host::host_name(),
         pid: std::process::id(),
         address: address.to_string(),
