@@ -3,7 +3,7 @@
 use crate::collective::Collective;
 use clap::Args;
 use std::path::PathBuf;
-use syncline_comm::{DType, ReduceOp, TransportChoice};
+use syncline_comm::{DType, Determinism, ReduceOp, TransportChoice};
 
 /// Examples shown by `--help`.
 pub const EXAMPLES: &str = "\
@@ -76,6 +76,10 @@ pub struct PerfOptions {
     /// tree
     #[arg(long)]
     pub algorithm: Option<String>,
+    /// Bits of reductions: fast (whatever algorithm is fastest) or canonical (of one fold in the
+    /// order of ranks); by default what SYNCLINE_DETERMINISM says
+    #[arg(long, value_parser = parse_determinism)]
+    pub determinism: Option<Determinism>,
     /// Deadline of every call, in seconds
     #[arg(long = "timeout-s", default_value = "60")]
     pub timeout_s: f64,
@@ -135,6 +139,9 @@ impl PerfOptions {
         if let Some(algorithm) = &self.algorithm {
             variables.push(("SYNCLINE_ALGORITHM".into(), algorithm.clone()));
         }
+        if let Some(determinism) = self.determinism {
+            variables.push(("SYNCLINE_DETERMINISM".into(), determinism.to_string()));
+        }
         variables
     }
 }
@@ -180,6 +187,10 @@ fn parse_dtype(text: &str) -> Result<DType, String> {
 
 fn parse_op(text: &str) -> Result<ReduceOp, String> {
     text.parse().map_err(|_| format!("{text:?} is none of sum, prod, min, max, avg"))
+}
+
+fn parse_determinism(text: &str) -> Result<Determinism, String> {
+    text.parse().map_err(|error: syncline_comm::Error| error.to_string())
 }
 
 /// `auto`, `shm`, `tcp`.

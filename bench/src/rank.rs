@@ -71,13 +71,15 @@ fn measure<T: Element>(world: &Communicator, options: &PerfOptions, bytes: u64) 
     let bytes = buffers.bytes();
     let p50_us = percentile(&times, 0.5);
     let algbw_gbps = bytes as f64 / p50_us / 1e3;
-    let way =
-        collective.kind().map(|kind| world.explain(kind, index_bytes(collective, bytes, world)));
+    let index_bytes = index_bytes(collective, bytes, world);
+    let explain = |kind| world.explain_reduction(kind, index_bytes, T::DTYPE, op);
+    let way = collective.kind().map(explain);
     Ok(Row {
         collective: collective.name().into(),
         ranks: world.world_size(),
         transport: transport(world),
         algorithm: way.as_ref().map_or("direct", |way| way.algorithm.name()).into(),
+        determinism: world.determinism().to_string(),
         bytes,
         count: buffers.count(),
         dtype: T::DTYPE.to_string(),

@@ -44,6 +44,38 @@ fn the_shared_memory_is_a_candidate_that_nothing_predicts() {
 }
 
 #[test]
+fn canonical_bits_narrow_the_choice_and_show_their_cost() {
+    let dir = TempDir::new().unwrap();
+    let tcp = ["-n", "3", "--transport", "tcp", "--determinism", "canonical"];
+    let line = ["info", "--explain", "all_reduce", "1M", "--json"];
+    let output = syncline(dir.path(), &[&line[..], &tcp].concat());
+    assert_ends(&output, 0, "");
+    let report = json(&output.stdout);
+    assert_eq!(
+        (&report["algorithm"], &report["determinism"]),
+        (&"direct".into(), &"canonical".into())
+    );
+    for one in report["candidates"].as_array().unwrap() {
+        assert!(one["measured_us"].as_f64().unwrap() > 0.0, "{one}");
+        let is_other = one["algorithm"] != "direct";
+        let why = one["rejected"].as_str().unwrap_or_default();
+        assert_eq!(why.starts_with("not canonical"), is_other, "{one}");
+    }
+    let output = syncline(dir.path(), &[&["info", "--explain"][..], &tcp].concat());
+    assert_ends(&output, 0, "");
+    let text = stdout(&output);
+    assert!(text.contains("  not ring                 not canonical (predicted"), "{text}");
+
+    let line = ["perf", "all_reduce", "-b", "1K", "-e", "1K", "--iters", "2", "--json", "-"];
+    let output = syncline(dir.path(), &[&line[..], &tcp].concat());
+    assert_ends(&output, 0, "");
+    let row = &json(&output.stdout)["rows"][0];
+    assert_eq!((&row["determinism"], &row["wrong"]), (&"canonical".into(), &0.into()));
+    let output = syncline(dir.path(), &[&line[..], &tcp, &["--algorithm", "ring"]].concat());
+    assert_ends(&output, 1, "ring was asked for, determinism canonical too");
+}
+
+#[test]
 fn without_a_call_it_explains_all_choices() {
     let dir = TempDir::new().unwrap();
     let output = syncline(dir.path(), &["info", "--explain", "-n", "2"]);

@@ -5,13 +5,14 @@
 //! would run, which gives the choice and its reasons, then once with each candidate forced. So all
 //! figures are of one topology, transport and environment. Called by [`super::run`].
 
+use super::InfoArgs;
 use crate::SignalWatch;
 use crate::cli::{EXIT_FAILED, EXIT_USAGE, print};
 use crate::command::perf;
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use syncline::comm::TransportChoice;
+use syncline::comm::Determinism;
 use syncline_bench::collective::Collective;
 use syncline_bench::options::parse_bytes;
 use syncline_bench::report::Candidate;
@@ -62,7 +63,8 @@ impl Question {
     }
 
     /// Measures and prints; returns the exit code.
-    pub(super) fn answer(&self, ranks: u32, transport: TransportChoice, as_json: bool) -> i32 {
+    pub(super) fn answer(&self, args: &InfoArgs) -> i32 {
+        let ranks = args.ranks;
         let signals = match SignalWatch::install() {
             Ok(signals) => signals,
             Err(error) => {
@@ -70,7 +72,7 @@ impl Question {
                 return EXIT_FAILED;
             }
         };
-        let options = PerfOptions { explains: true, ..self.options(transport) };
+        let options = PerfOptions { explains: true, ..self.options(args) };
         let chosen = match self.measure(&options, ranks, &signals) {
             Ok(row) => row,
             Err(code) => return code,
@@ -78,7 +80,9 @@ impl Question {
         let mut tried = Vec::new();
         for candidate in chosen.candidates.clone() {
             let algorithm = Some(candidate.algorithm.clone());
-            let options = PerfOptions { algorithm, ..self.options(transport) };
+            // One that is not canonical shows what the grade costs.
+            let determinism = Some(Determinism::Fast);
+            let options = PerfOptions { algorithm, determinism, ..self.options(args) };
             let measured = match self.measure(&options, ranks, &signals) {
                 Ok(row) => Some(row).filter(|row| row.algorithm == candidate.algorithm),
                 Err(code) if signals.interruption().is_some() => return code,
@@ -86,7 +90,7 @@ impl Question {
             };
             tried.push(Tried { candidate, measured });
         }
-        let text = if as_json {
+        let text = if args.json {
             format!("{}\n", to_json(&chosen, &tried))
         } else {
             to_text(&chosen, &tried)
@@ -118,7 +122,7 @@ impl Question {
     }
 
     /// `syncline perf`'s own settings, for this call.
-    fn options(&self, transport: TransportChoice) -> PerfOptions {
+    fn options(&self, args: &InfoArgs) -> PerfOptions {
         #[derive(Parser)]
         struct Defaults {
             #[command(flatten)]
@@ -126,7 +130,9 @@ impl Question {
         }
         let Defaults { options } = Defaults::parse_from([NAME]);
         let (collective, bytes) = (self.collective, self.bytes);
-        PerfOptions { collective, min_bytes: bytes, max_bytes: bytes, transport, ..options }
+        let InfoArgs { transport, determinism, .. } = *args;
+        let (min_bytes, max_bytes) = (bytes, bytes);
+        PerfOptions { collective, min_bytes, max_bytes, transport, determinism, ..options }
     }
 }
 
@@ -138,13 +144,15 @@ pub(super) fn refuse(error: &str) -> i32 {
 
 /// Why the chosen algorithm was taken.
 fn reason(chosen: &Row, tried: &[Tried]) -> &'static str {
-    let mut rejected = tried.iter().flat_map(|one| &one.candidate.rejected);
+    let is_rejected_as = |start: &str| {
+        let mut rejected = tried.iter().flat_map(|one| &one.candidate.rejected);
+        rejected.any(|why| why.starts_with(start))
+    };
     match tried.len() {
         0 | 1 => "there is no other",
-        _ if rejected.any(|why| why.starts_with("another was asked for")) => {
-            "asked for by SYNCLINE_ALGORITHM"
-        }
+        _ if is_rejected_as("another was asked for") => "asked for by SYNCLINE_ALGORITHM",
         _ if chosen.algorithm == "node" => "all ranks share this host's memory",
+        _ if is_rejected_as("not canonical") => "predicted to be the fastest that is canonical",
         _ => "predicted to be the fastest",
     }
 }
@@ -196,6 +204,7 @@ fn to_json(chosen: &Row, tried: &[Tried]) -> Value {
         "ranks": chosen.ranks,
         "transport": chosen.transport,
         "algorithm": chosen.algorithm,
+        "determinism": chosen.determinism,
         "reason": reason(chosen, tried),
         "measured_us": chosen.p50_us,
         "candidates": candidates,

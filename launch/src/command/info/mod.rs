@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use syncline::comm::host::HostReport;
 use syncline::comm::testing::try_threads;
-use syncline::comm::{Algorithm, CollectiveKind, Communicator, Result, TransportChoice};
+use syncline::comm::{
+    Algorithm, CollectiveKind, Communicator, Determinism, Result, TransportChoice,
+};
 
 /// Sizes asked for, in bytes.
 const SIZES: [u64; 6] = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
@@ -31,6 +33,7 @@ Examples:
     syncline info                      for a job of 4 ranks on this host
     syncline info -n 8 --transport tcp
     syncline info --explain            also why each other algorithm was rejected
+    syncline info --explain --transport tcp --determinism canonical
     syncline info --explain all_reduce 1M -n 4 --transport tcp
                                        one call: candidates, predicted and measured
     syncline info --json
@@ -49,6 +52,10 @@ pub struct InfoArgs {
     /// How ranks reach each other: auto, shm or tcp
     #[arg(long, default_value = "auto")]
     transport: TransportChoice,
+    /// Bits of reductions, for sums of floats: fast or canonical; by default fast, and for one
+    /// call what SYNCLINE_DETERMINISM says
+    #[arg(long)]
+    determinism: Option<Determinism>,
     /// Say for each size why the other algorithms were rejected. With a collective and a size:
     /// for this call, predicted and measured times of every algorithm that could carry it out
     #[arg(long, num_args = 0..=2, value_names = ["COLLECTIVE", "SIZE"])]
@@ -62,13 +69,15 @@ pub struct InfoArgs {
 pub fn run(args: &InfoArgs) -> i32 {
     if let Some(words) = args.explain.as_deref().filter(|words| !words.is_empty()) {
         return match Question::parse(words) {
-            Ok(question) => question.answer(args.ranks, args.transport, args.json),
+            Ok(question) => question.answer(args),
             Err(error) => explain::refuse(&error),
         };
     }
     let host = HostReport::probe();
-    let transport = args.transport;
-    let adjust = |config: &mut syncline::comm::Config| config.transport = transport;
+    let adjust = |config: &mut syncline::comm::Config| {
+        config.transport = args.transport;
+        config.determinism = args.determinism.unwrap_or_default();
+    };
     let looked = try_threads(args.ranks, adjust, |world| world.map(|world| look(&world)));
     let job = match looked.into_iter().collect::<Result<Vec<_>>>() {
         Ok(mut ranks) => ranks.swap_remove(0),
@@ -185,7 +194,12 @@ fn to_json(args: &InfoArgs, host: &HostReport, job: &Seen) -> Value {
     json!({
         "host": table(host.lines()),
         "transports": table(host.transports()),
-        "job": { "ranks": args.ranks, "transport": job.transport, "node_path": job.node_path },
+        "job": {
+            "ranks": args.ranks,
+            "transport": job.transport,
+            "node_path": job.node_path,
+            "determinism": args.determinism.unwrap_or_default().name(),
+        },
         "choices": choices,
     })
 }
