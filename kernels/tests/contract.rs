@@ -136,6 +136,24 @@ fn any_number_of_sources() {
     }
 }
 
+#[test]
+fn what_is_order_free_has_the_same_bits_in_any_order() {
+    for dtype in DType::ALL {
+        for op in ReduceOp::ALL {
+            let sources: Vec<_> = (0..7).map(|source| random(dtype, 999, source)).collect();
+            let mut slices: Vec<_> = sources.iter().map(Vec::as_slice).collect();
+            let forward = fold_buffers(dtype, op, &slices);
+            slices.reverse();
+            let backward = fold_buffers(dtype, op, &slices);
+            let (head, tail) = slices.split_at(3);
+            let halves = [head, tail].map(|half| fold_buffers(dtype, op, half));
+            let grouped = fold_buffers(dtype, op, &[&halves[0], &halves[1]]);
+            let is_same = forward == backward && forward == grouped;
+            assert_eq!(is_same, op.is_order_free(dtype), "{dtype}, {op}");
+        }
+    }
+}
+
 /// One source is copied: even a signalling NaN keeps its bits.
 #[test]
 fn one_source_is_copied() {

@@ -1,8 +1,14 @@
-//! Runs a plan: posts a round's transfers in chunks, waits for them, goes on.
+//! Runs a plan: posts a round's transfers in chunks, and those of the next round as chunks of this
+//! one are done.
 //!
 //! Owns progress through one plan and nothing else: contract, deadline and abort belong to
 //! [`crate::operations`].
+//!
+//! Two rounds are in flight, so that a link has the next chunk to carry while the last one of a
+//! round is still on its way. What a transfer of the later round must wait for is found from their
+//! spans (`in_flight`). A round with local steps begins when all before it is done.
 
+use super::in_flight::InFlight;
 use super::plan::{Fold, Plan, Span, Step};
 use crate::id::Rank;
 use alloc::collections::VecDeque;
@@ -48,7 +54,9 @@ pub struct PlanMachine {
     plan: Plan,
     chunk_len: u64,
     next_round: usize,
-    outstanding: u64,
+    current: InFlight,
+    /// The round after it, of which some transfers are under way.
+    ahead: Option<InFlight>,
     outputs: VecDeque<PlanOutput>,
     finished: bool,
 }
@@ -65,7 +73,8 @@ impl PlanMachine {
             plan,
             chunk_len,
             next_round: 0,
-            outstanding: 0,
+            current: InFlight::default(),
+            ahead: None,
             outputs: VecDeque::new(),
             finished: false,
         };
@@ -73,11 +82,17 @@ impl PlanMachine {
         machine
     }
 
-    /// One posted transfer is done.
-    pub fn handle_completed(&mut self) {
-        debug_assert!(self.outstanding > 0, "more completions than transfers");
-        self.outstanding = self.outstanding.saturating_sub(1);
-        if self.outstanding == 0 {
+    /// A posted transfer is done.
+    pub fn handle_completed(&mut self, transfer: &Transfer) {
+        if let Some(step) = self.current.complete(transfer) {
+            if let Some(ahead) = &mut self.ahead {
+                ahead.post_after(&self.current, step, transfer.chunk, &mut self.outputs);
+            }
+        } else if let Some(ahead) = &mut self.ahead {
+            let step = ahead.complete(transfer);
+            debug_assert!(step.is_some(), "{transfer:?} was not under way");
+        }
+        if self.current.is_over() {
             self.advance();
         }
     }
@@ -98,45 +113,45 @@ impl PlanMachine {
     }
 
     fn advance(&mut self) {
-        while self.outstanding == 0 && !self.finished {
-            let Some(round) = self.plan.rounds.get(self.next_round) else {
+        while self.current.is_over() && !self.finished {
+            // All of the round ahead is under way by now.
+            let Some(next) = self.ahead.take().or_else(|| self.begin_round()) else {
                 self.finished = true;
                 self.outputs.push_back(PlanOutput::Finished);
                 return;
             };
-            self.next_round += 1;
-            let local = round.steps.iter().filter(|step| step.is_local());
-            self.outputs.extend(local.map(|step| PlanOutput::Local(*step)));
-            // Receives first: memory is ready before the peer is told to send.
-            for pass in [true, false] {
-                for step in &round.steps {
-                    let (peer, tag, span, direction) = match *step {
-                        Step::Recv { peer, tag, span, fold } if pass => {
-                            (peer, tag, span, Direction::Recv(fold))
-                        }
-                        Step::Send { peer, tag, span } if !pass => {
-                            (peer, tag, span, Direction::Send)
-                        }
-                        _ => continue,
-                    };
-                    for (chunk, span) in chunks(span, self.chunk_len) {
-                        self.outstanding += 1;
-                        self.outputs.push_back(PlanOutput::Post(Transfer {
-                            peer,
-                            tag,
-                            chunk,
-                            direction,
-                            span,
-                        }));
-                    }
-                }
-            }
+            self.current = next;
+            self.look_ahead();
         }
+    }
+
+    /// Begins the next round after all others; `None` after the last.
+    fn begin_round(&mut self) -> Option<InFlight> {
+        let round = self.plan.rounds.get(self.next_round)?;
+        self.next_round += 1;
+        let locals = round.steps.iter().filter(|step| step.is_local());
+        self.outputs.extend(locals.map(|step| PlanOutput::Local(*step)));
+        let mut begun = InFlight::new(round, self.chunk_len);
+        begun.post_all(&mut self.outputs);
+        Some(begun)
+    }
+
+    /// Begins what the next round can do beside this one.
+    fn look_ahead(&mut self) {
+        let Some(round) = self.plan.rounds.get(self.next_round) else { return };
+        if round.steps.iter().any(Step::is_local) || self.current.is_over() {
+            return;
+        }
+        self.next_round += 1;
+        let mut ahead = InFlight::new(round, self.chunk_len);
+        ahead.wait_for(&self.current);
+        ahead.post_ready(&self.current, &mut self.outputs);
+        self.ahead = Some(ahead);
     }
 }
 
 /// Splits a span; an empty one is one empty chunk, because its message still travels.
-fn chunks(span: Span, chunk_len: u64) -> impl Iterator<Item = (u32, Span)> {
+pub(super) fn chunks(span: Span, chunk_len: u64) -> impl Iterator<Item = (u32, Span)> {
     let count = span.len.div_ceil(chunk_len).max(1);
     (0..count).map(move |index| {
         let start = index * chunk_len;
@@ -173,8 +188,16 @@ mod tests {
         }
     }
 
+    fn posted(outputs: &[PlanOutput]) -> Vec<Transfer> {
+        let transfer = |output: &PlanOutput| match output {
+            PlanOutput::Post(transfer) => Some(*transfer),
+            _ => None,
+        };
+        outputs.iter().filter_map(transfer).collect()
+    }
+
     #[test]
-    fn a_round_waits_for_all_its_transfers() {
+    fn a_round_with_local_steps_waits_for_all_before() {
         let span = Span::output(0, 4);
         let recv = Step::Recv { peer: 1, tag: 0, span, fold: Fold::Reduce };
         let send = Step::Send { peer: 1, tag: 1, span: Span::output(4, 4) };
@@ -186,13 +209,56 @@ mod tests {
         let mut machine = PlanMachine::new(plan, 3);
         let outputs = drain(&mut machine);
         assert_eq!(outputs[0], PlanOutput::Local(copy));
-        assert_eq!(outputs.len(), 1 + 2 + 2);
-        for _ in 0..3 {
-            machine.handle_completed();
+        let transfers = posted(&outputs);
+        assert_eq!((outputs.len(), transfers.len()), (1 + 2 + 2, 4));
+        for transfer in &transfers[..3] {
+            machine.handle_completed(transfer);
             assert_eq!(machine.poll_output(), None);
         }
-        machine.handle_completed();
+        machine.handle_completed(&transfers[3]);
         assert_eq!(drain(&mut machine), [PlanOutput::Local(copy), PlanOutput::Finished]);
+    }
+
+    /// Chunks of a block that is passed on go on one by one, and a block that nothing touches is
+    /// received at once.
+    #[test]
+    fn the_next_round_begins_chunk_by_chunk() {
+        let block = |index: u64| Span::output(index * 6, 6);
+        let recv = |tag, index| Step::Recv { peer: 2, tag, span: block(index), fold: Fold::Reduce };
+        let send = |tag, index| Step::Send { peer: 1, tag, span: block(index) };
+        let rounds = vec![
+            Round { steps: vec![send(0, 0), recv(0, 1)] },
+            Round { steps: vec![send(1, 1), recv(1, 2)] },
+            // Overwrites what the round before sends, and sends half of what it receives.
+            Round {
+                steps: vec![
+                    Step::Send { peer: 1, tag: 2, span: Span::output(12, 3) },
+                    Step::Recv { peer: 2, tag: 2, span: block(1), fold: Fold::Replace },
+                ],
+            },
+        ];
+        let mut machine = PlanMachine::new(Plan { scratch_len: 0, rounds }, 2);
+        let names = |transfers: &[Transfer]| -> Vec<(u32, u32, bool)> {
+            transfers.iter().map(|t| (t.tag, t.chunk, t.direction == Direction::Send)).collect()
+        };
+        let first = posted(&drain(&mut machine));
+        let receives = |tag| [(tag, 0, false), (tag, 1, false), (tag, 2, false)];
+        let sends = |tag| [(tag, 0, true), (tag, 1, true), (tag, 2, true)];
+        assert_eq!(names(&first), [receives(0), sends(0), receives(1)].concat());
+        // Chunk 1 of what is passed on has come.
+        machine.handle_completed(&first[1]);
+        let passed = posted(&drain(&mut machine));
+        assert_eq!(names(&passed), [(1, 1, true)]);
+        // It goes, and so do all receives of the round after it, before its own round begins.
+        machine.handle_completed(&passed[0]);
+        first[6..9].iter().for_each(|receive| machine.handle_completed(receive));
+        assert_eq!(machine.poll_output(), None);
+        // The first round's rest: the third begins with what need not wait.
+        let rest: Vec<_> = [0, 2, 3, 4, 5].map(|index| first[index]).into();
+        rest.iter().for_each(|transfer| machine.handle_completed(transfer));
+        let third = posted(&drain(&mut machine));
+        let expected = [(1, 0, true), (1, 2, true), (2, 1, false), (2, 0, true), (2, 1, true)];
+        assert_eq!(names(&third), expected);
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod cost;
 pub mod direct;
 pub mod halving_doubling;
 pub mod hierarchical;
+mod in_flight;
 pub mod machine;
 pub mod pairwise;
 pub mod plan;

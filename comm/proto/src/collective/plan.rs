@@ -124,9 +124,9 @@ impl Step {
     }
 }
 
-/// Steps that may run at once. Local steps (`Copy`, `Reduce`, `ReduceMany`) come first, in order; then all
-/// sends and receives are posted together; the round ends when the last has completed. No step
-/// of a round may read or write what another receive of it writes.
+/// Steps that may run at once. Local steps come first, in order; then all sends and receives are
+/// posted together; the round ends when the last has completed. No step of a round may read or
+/// write what another receive of it writes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Round {
     /// In the order given.

@@ -226,7 +226,7 @@ impl Operations {
                 *count -= 1;
             }
         }
-        operation.machine.handle_completed();
+        operation.machine.handle_completed(&transfer);
         self.advance(op);
     }
 

@@ -145,6 +145,16 @@ fn illegal_steps() {
     let uneven = Step::Copy { source: Span::input(0, 1), target: OUT };
     let mismatch = Flaw::LengthMismatch { source: at, target: at, sent: 1, received: 2 };
     assert_eq!(one(kind, uneven), mismatch);
+    // In parts of one element, of which there are two.
+    let (before, own) = (Span::output(0, 2), Span::input(0, 1));
+    let after = Span::scratch(0, 0);
+    let many = |target| one(kind, Step::ReduceMany { before, own, after, target });
+    assert_eq!(
+        many(Span::scratch(0, 2)),
+        Flaw::LengthMismatch { source: at, target: at, sent: 1, received: 2 }
+    );
+    assert_eq!(many(Span::output(1, 1)), Flaw::Aliased { recv: at, with: 0 });
+    assert_eq!(many(Span::input(0, 1)), Flaw::InputWritten { at });
     let undefined = Step::Copy { source: TMP, target: OUT };
     assert_eq!(one(kind, undefined), Flaw::Undefined { at, area: Area::Scratch, element: 0 });
     let on_leaf = Step::Copy { source: Span::input(0, 2), target: OUT };

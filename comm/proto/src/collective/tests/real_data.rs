@@ -22,8 +22,8 @@ struct Rank<T> {
 struct World<T> {
     op: ReduceOp,
     ranks: Vec<Rank<T>>,
-    sends: BTreeMap<Name, Span>,
-    recvs: BTreeMap<Name, (Span, Fold)>,
+    sends: BTreeMap<Name, Transfer>,
+    recvs: BTreeMap<Name, Transfer>,
     /// Taken from the sender, not delivered yet.
     under_way: BTreeMap<Name, Vec<T>>,
 }
@@ -48,19 +48,24 @@ impl<T: Element> World<T> {
                     self.ranks[at].write(target, Fold::Replace, &data, self.op);
                 }
                 PlanOutput::Local(step) => panic!("{step:?} is not local"),
-                PlanOutput::Post(Transfer { peer, tag, chunk, direction, span }) => {
-                    let is_new = match direction {
-                        Direction::Recv(fold) => {
-                            self.recvs.insert((peer, rank, tag, chunk), (span, fold)).is_none()
-                        }
-                        Direction::Send => {
-                            self.sends.insert((rank, peer, tag, chunk), span).is_none()
-                        }
-                    };
-                    assert!(is_new, "two messages of one name");
-                }
+                PlanOutput::Post(transfer) => self.post(rank, transfer),
             }
         }
+    }
+
+    fn post(&mut self, rank: u32, transfer: Transfer) {
+        let Transfer { peer, tag, chunk, direction, span } = transfer;
+        // A transport reads and writes at any moment until it says that it is done.
+        let sends = self.sends.iter().filter(|((from, ..), _)| *from == rank);
+        let recvs = self.recvs.iter().filter(|((_, to, ..), _)| *to == rank);
+        let both_read = |other: &Transfer| [other.direction, direction] == [Direction::Send; 2];
+        let conflict = sends.chain(recvs).find(|(_, o)| !both_read(o) && o.span.overlaps(&span));
+        assert!(conflict.is_none(), "rank {rank}: {transfer:?} beside {conflict:?}");
+        let before = match direction {
+            Direction::Recv(_) => self.recvs.insert((peer, rank, tag, chunk), transfer),
+            Direction::Send => self.sends.insert((rank, peer, tag, chunk), transfer),
+        };
+        assert!(before.is_none(), "two messages of one name");
     }
 
     fn run(mut self, rng: &mut fastrand::Rng) -> Vec<Vec<T>> {
@@ -73,15 +78,18 @@ impl<T: Element> World<T> {
             let events: Vec<_> = takes.chain(arrivals.map(|name| (*name, false))).collect();
             let Some((name, is_take)) = rng.choice(events) else { break };
             let rank = if is_take { name.0 } else { name.1 };
-            if is_take {
-                let span = self.sends.remove(&name).unwrap();
-                self.under_way.insert(name, self.ranks[rank as usize].read(span));
+            let done = if is_take {
+                let send = self.sends.remove(&name).unwrap();
+                self.under_way.insert(name, self.ranks[rank as usize].read(send.span));
+                send
             } else {
                 let data = self.under_way.remove(&name).unwrap();
-                let (span, fold) = self.recvs.remove(&name).unwrap();
-                self.ranks[rank as usize].write(span, fold, &data, self.op);
-            }
-            self.ranks[rank as usize].machine.handle_completed();
+                let recv = self.recvs.remove(&name).unwrap();
+                let Direction::Recv(fold) = recv.direction else { panic!("{recv:?} receives") };
+                self.ranks[rank as usize].write(recv.span, fold, &data, self.op);
+                recv
+            };
+            self.ranks[rank as usize].machine.handle_completed(&done);
             self.drain(rank);
         }
         assert!(self.ranks.iter().all(|rank| rank.finished));
