@@ -161,7 +161,8 @@ pub struct Config {
     pub pacing: Option<Pacing>,
     /// Use this algorithm wherever it applies.
     pub algorithm: Option<Algorithm>,
-    /// Of calls by handles that were not given another grade.
+    /// Of calls by handles that were not given another grade. With [`Determinism::Canonical`], a
+    /// call whose forced `algorithm` has other bits gets [`ErrorKind::InvalidArgument`].
     pub determinism: Determinism,
     /// Whether links between hosts are measured when the job starts, so that algorithms are
     /// chosen for them. Else they are taken for 10 Gbit/s.

@@ -22,11 +22,13 @@ use std::str::FromStr;
 /// | | fast, by a ring | canonical |
 /// |---|---|---|
 /// | bytes that a rank sends in an all-reduce | `2(n-1)/n` c | the same |
+/// | bytes that leave a host of `l` ranks | `2(n-1)/n` c | `2l(n-l)/n` c |
 /// | rounds, one after the other | `2(n-1)` | 2 |
 /// | messages that come in at the same time | 1 | `n-1` |
 /// | scratch memory | none | `(n-1)/n` c; `(n-1)` c on the root of a reduce |
 ///
-/// So it is cheap where links are even, and dear where `n-1` senders share one slow port.
+/// So it costs little among ranks on hosts of their own, and most where many ranks of a host share
+/// a slow way out: every one of them sends to every rank elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Determinism {
     /// The bits of one fold of the contributions in the order of ranks 0, 1, 2 ..., element by

@@ -16,6 +16,8 @@
 //!   for a result does the work; a background thread works only while started operations are in
 //!   flight and nobody waits. No signal handler is installed, no allocator hooked, no affinity
 //!   changed.
+//! - **Bits.** Reductions have those of the fastest algorithm, or, where asked for, those of one
+//!   fold in the order of ranks: [`Determinism`].
 //! - **Errors.** Every wait is bounded. Ranks that make different calls all get
 //!   [`ErrorKind::ContractMismatch`]; a rank that dies is [`ErrorKind::PeerLost`] on all others
 //!   within seconds. See [`Error`].

@@ -45,6 +45,8 @@ fn on(way: Way, world_size: u32, body: impl Fn(&Communicator) + Sync) {
         }
     };
     threads(world_size, adjust, |world| {
+        let is_one_host = !matches!(way, Way::TwoHosts | Way::TwoHostsInTurns);
+        assert_eq!(world.hosts().iter().all(|host| *host == 0), is_one_host);
         assert_eq!(world.has_node_path(), matches!(way, Way::Node | Way::Shm));
         body(&world);
     });
@@ -107,7 +109,9 @@ fn reductions<T: Folded>(world: &Communicator, op: ReduceOp, count: usize) {
 }
 
 fn all_sizes<T: Folded>(world: &Communicator) {
-    let world = world.duplicate(Class::Background).expect("duplicate").canonical();
+    let copy = world.duplicate(Class::Background).expect("duplicate").canonical();
+    assert_eq!(copy.has_node_path(), world.has_node_path());
+    let world = copy;
     for op in ReduceOp::ALL {
         for count in COUNTS {
             reductions::<T>(&world, op, count);

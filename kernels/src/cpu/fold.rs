@@ -27,8 +27,8 @@ pub(super) trait Isa {
     /// Bytes at the start of `target` that must be written through the cache before `stream` may
     /// write the rest, a multiple of `size`; `None` if `target` cannot be streamed to at all.
     fn stream_offset(target: &[u8], size: usize) -> Option<usize>;
-    /// Copies through the cache, in vectors: `rep movsb`, which the C library takes for anything but
-    /// short copies, is slow on some processors.
+    /// Copies through the cache, in vectors: `rep movsb`, which the C library takes for anything
+    /// but short copies, is slow on some processors.
     fn store(target: &mut [u8], source: &[u8]);
     /// Copies past the cache. `target` is aligned to a cache line, the lengths are equal.
     fn stream(target: &mut [u8], source: &[u8]);

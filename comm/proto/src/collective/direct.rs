@@ -28,7 +28,8 @@
 //!
 //! Canonical bits cost an all-reduce no traffic: with equal blocks a rank sends `2(n-1)c/n`
 //! elements, as around a ring, in two rounds instead of `2(n-1)`. They cost the scratch,
-//! `(n-1)/n` of the vector, and `n-1` messages that come in at the same time.
+//! `(n-1)/n` of the vector, `n-1` messages that come in at the same time, and on the way out of a
+//! host of `l` ranks `2l(n-l)c/n` elements, `l` times a ring's where hosts are many.
 //!
 //! Peers are taken in the order `rank + 1, rank + 2, ...`, so that they are not all met by
 //! everybody at the same moment.
