@@ -14,6 +14,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use syncline_kernels::{DType, ReduceOp};
 use syncline_proto::call::{Call, CollectiveKind, Fingerprint};
 use syncline_proto::collective::Algorithm;
@@ -25,9 +26,8 @@ use syncline_proto::id::Rank;
 const CHUNK_BYTES: u64 = 256 << 10;
 /// Chunks of messages that must let urgent ones pass, or that go over a slow link.
 const CHUNK_BYTES_SMALL: u64 = 32 << 10;
-
-/// Links below this rate get small chunks: 1 Gbit/s.
-const SLOW_BYTES_PER_S: u64 = 125_000_000;
+/// What a link carries in this time makes a chunk, within the two sizes above.
+const CHUNK_TIME: Duration = Duration::from_millis(2);
 
 /// What a paced message costs beside its bytes: both ends sleep and are woken for it.
 const PACED_LATENCY_NS: u64 = 200_000;
@@ -244,11 +244,12 @@ impl Inner {
     }
 
     pub(super) fn chunk_len(&self, dtype: DType) -> u64 {
-        let has_slow_links =
-            self.job.links.get().is_some_and(|links| links.remote.bytes_per_s < SLOW_BYTES_PER_S);
-        let is_slow =
-            has_slow_links || self.job.config.pacing.is_some() || self.class == Class::Background;
-        let bytes = if is_slow { CHUNK_BYTES_SMALL } else { CHUNK_BYTES };
+        let is_small = self.job.config.pacing.is_some() || self.class == Class::Background;
+        let bytes = match self.job.links.get() {
+            _ if is_small => CHUNK_BYTES_SMALL,
+            Some(links) => chunk_bytes(links.remote.bytes_per_s),
+            None => CHUNK_BYTES,
+        };
         bytes / dtype.size() as u64
     }
 
@@ -292,6 +293,13 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// Of a link that carries so much: a power of two.
+fn chunk_bytes(bytes_per_s: u64) -> u64 {
+    let carried = u128::from(bytes_per_s) * CHUNK_TIME.as_nanos() / 1_000_000_000;
+    let carried = u64::try_from(carried).unwrap_or(CHUNK_BYTES);
+    1 << carried.clamp(CHUNK_BYTES_SMALL, CHUNK_BYTES).ilog2()
 }
 
 /// What the cost model covers, in the order of [`Algorithm::ALL`].

@@ -364,6 +364,7 @@ impl Engine {
                 OperationOutput::Post { op, peer, transfer } => self.post(op, peer, transfer),
             }
         }
+        self.transports.iter_mut().for_each(|transport| transport.push());
     }
 
     fn post(&mut self, op: OpId, peer: Rank, transfer: Transfer) {

@@ -97,6 +97,7 @@ impl Ends {
         };
         let now = self.now;
         self.transport(end).post(now, request);
+        self.transport(end).push();
         op
     }
 

@@ -163,6 +163,9 @@ pub trait Transport: Send + fmt::Debug {
     /// Starts a transfer. Never blocks; may move bytes at once.
     fn post(&mut self, now: Instant, request: WorkRequest);
 
+    /// All transfers of the moment are posted: what they have for the peer can go, together.
+    fn push(&mut self) {}
+
     /// Moves what can be moved, appends what happened; whether anything moved.
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> bool;
 

@@ -86,6 +86,10 @@ impl Transport for Paced {
         self.transmit(now);
     }
 
+    fn push(&mut self) {
+        self.inner.push();
+    }
+
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> bool {
         let mut moved = false;
         self.transmit(now);

@@ -66,6 +66,10 @@ impl Transport for ShmTransport {
         self.streams.post(now, request);
     }
 
+    fn push(&mut self) {
+        self.streams.push();
+    }
+
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> bool {
         self.streams.poll(now, events)
     }

@@ -146,6 +146,8 @@ pub struct StreamTransport<S> {
     /// (peer, rail) by mio token less the base.
     tokens: Vec<(usize, usize)>,
     scratch: Vec<u8>,
+    /// Rails that something was posted to since the last push.
+    touched: Vec<(usize, usize)>,
 }
 
 impl<S: Stream> StreamTransport<S> {
@@ -170,7 +172,15 @@ impl<S: Stream> StreamTransport<S> {
             let rails = streams.into_iter().map(|s| Rail::new(name, rank, peer, epoch, s));
             peers.push(Peer { rails: rails.collect(), has_failed: false });
         }
-        Self { name, token_base, peers, by_rank, tokens, scratch: vec![0; SCRATCH_BYTES] }
+        Self {
+            name,
+            token_base,
+            peers,
+            by_rank,
+            tokens,
+            scratch: vec![0; SCRATCH_BYTES],
+            touched: Vec::new(),
+        }
     }
 
     /// Large messages of `peer` are read from its memory, and it reads ours: both ends must have
@@ -198,9 +208,20 @@ impl<S: Stream> Transport for StreamTransport<S> {
     }
 
     fn post(&mut self, now: Instant, request: WorkRequest) {
-        let peer = &mut self.peers[self.by_rank[&request.peer]];
-        let rail = request.message.chunk as usize % peer.rails.len();
-        peer.rails[rail].post(now, request);
+        let index = self.by_rank[&request.peer];
+        let rails = &mut self.peers[index].rails;
+        let rail = request.message.chunk as usize % rails.len();
+        rails[rail].post(now, request);
+        let touched = (index, rail);
+        if self.touched.last() != Some(&touched) {
+            self.touched.push(touched);
+        }
+    }
+
+    fn push(&mut self) {
+        for (peer, rail) in self.touched.drain(..) {
+            self.peers[peer].rails[rail].write();
+        }
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> bool {

@@ -10,7 +10,7 @@ use std::io::{self, IoSlice};
 use syncline_proto::wire::FrameHeader;
 
 /// Parts of one vectored write: a header and a payload for each frame.
-const PARTS: usize = 16;
+const PARTS: usize = 64;
 /// Background frames join a write until it has so many bytes, so that an urgent one that comes
 /// meanwhile waits for little more than one frame.
 const BACKGROUND_BYTES: usize = 64 << 10;

@@ -160,8 +160,6 @@ impl<S: Stream> Rail<S> {
         if let Err(breach) = result {
             self.breach.get_or_insert(breach);
         }
-        // What the stream takes at once need not wait for a poll.
-        self.write();
     }
 
     /// Moves what can be moved; whether anything was.
@@ -206,7 +204,7 @@ impl<S: Stream> Rail<S> {
     }
 
     /// Writes what the stream takes; whether it took anything.
-    fn write(&mut self) -> bool {
+    pub(super) fn write(&mut self) -> bool {
         if self.write_error.is_some() || self.port.outbound.is_empty() {
             return false;
         }
@@ -304,7 +302,6 @@ impl<S: Stream> Rail<S> {
         }
     }
 
-    /// Whether a poll would do something though nothing has come.
     /// Tells the peer which short receives wait, so that it sees whether the calls agree.
     pub(super) fn tell_posted(&mut self) {
         if !self.is_cut {
@@ -312,6 +309,7 @@ impl<S: Stream> Rail<S> {
         }
     }
 
+    /// Whether a poll would do something though nothing has come.
     pub(super) fn has_work(&self) -> bool {
         !self.port.events.is_empty()
             || self.breach.is_some()

@@ -127,6 +127,7 @@ fn readiness_reaches_a_sleeping_engine() {
         work: crate::transport::Work::Send(crate::memory::lend(&data)),
     };
     far.post(now, request);
+    far.push();
     poll.poll(&mut ready, Some(Duration::from_secs(20))).unwrap();
     let tokens: Vec<usize> =
         ready.iter().filter(|e| e.is_readable()).map(|e| e.token().0).collect();

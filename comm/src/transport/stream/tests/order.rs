@@ -44,6 +44,7 @@ impl Bench {
 
     pub(super) fn post(&mut self, op: u64, message: Message, work: Work) {
         self.transport.post(Instant(1), request(op, message, work));
+        self.transport.push();
     }
 
     pub(super) fn feed(&mut self, bytes: &[u8]) {
@@ -132,6 +133,23 @@ fn small_frames_share_a_write_straight_from_memory() {
     let events = bench.poll();
     assert_eq!(events.len(), 6, "{events:?}");
     assert_eq!(bench.outgoing.lock().unwrap().writes, [(6 * 164, 12)]);
+}
+
+#[test]
+fn what_is_posted_together_shares_a_write() {
+    let mut memory = vec![0; 40_000];
+    let mut bench = Bench::new(100_000);
+    for (seq, part) in (0..).zip(memory.chunks_mut(1000)) {
+        let fold = SinkFold::Replace;
+        let sink = Sink { memory: lend_mut(part), fold };
+        bench.transport.post(Instant(1), request(seq, message(seq, 1), Work::Recv(sink)));
+    }
+    let data = [1; 50_000];
+    bench.transport.post(Instant(1), request(90, message(90, 1), Work::Send(lend(&data))));
+    bench.transport.tell_posted();
+    assert!(bench.outgoing.lock().unwrap().writes.is_empty(), "nothing goes before the push");
+    bench.transport.push();
+    assert_eq!(bench.outgoing.lock().unwrap().writes, [(40 * 64, 40)]);
 }
 
 /// Feeds the first half of an eager message, posts a receive, feeds the rest.
