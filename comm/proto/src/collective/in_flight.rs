@@ -3,7 +3,8 @@
 //! Owns which chunks are posted and which are done. Called by [`super::machine`].
 //!
 //! A transfer waits for one of the round before if they share elements and either of them is a
-//! receive. If they have the same span, which is cut into the same chunks, chunk waits for chunk;
+//! receive. A send of nothing says that its rank has come this far, and that those it heard of have:
+//! it waits for all receives of the round before. If they have the same span, which is cut into the same chunks, chunk waits for chunk;
 //! else for the whole step. Nothing else of two adjacent rounds can conflict, since the rounds
 //! before them are over.
 
@@ -102,8 +103,10 @@ impl InFlight {
     pub(super) fn wait_for(&mut self, before: &Self) {
         for step in &mut self.steps {
             let conflicts = |earlier: &StepInFlight| {
-                let both_read = [step.direction, earlier.direction] == [Direction::Send; 2];
-                !both_read && step.span.overlaps(&earlier.span)
+                let (is_send, after_send) =
+                    (step.direction == Direction::Send, earlier.direction == Direction::Send);
+                let tells = is_send && step.span.len == 0 && !after_send;
+                tells || !(is_send && after_send) && step.span.overlaps(&earlier.span)
             };
             let waits = before.steps.iter().enumerate().filter(|(_, earlier)| conflicts(earlier));
             let waits = waits.map(|(place, earlier)| WaitsFor {

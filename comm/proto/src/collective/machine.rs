@@ -261,6 +261,25 @@ mod tests {
         assert_eq!(names(&third), expected);
     }
 
+    /// Or a barrier would let ranks through before all have come.
+    #[test]
+    fn a_message_of_nothing_waits_for_what_was_to_be_heard() {
+        let span = Span::output(0, 0);
+        let recv = |tag| Step::Recv { peer: 1, tag, span, fold: Fold::Replace };
+        let send = |tag| Step::Send { peer: 1, tag, span };
+        let round = |tag| Round { steps: vec![send(tag), recv(tag)] };
+        let plan = Plan { scratch_len: 0, rounds: vec![round(0), round(1)] };
+        let mut machine = PlanMachine::new(plan, 3);
+        let is_send = |t: &Transfer| t.direction == Direction::Send;
+        let first = posted(&drain(&mut machine));
+        assert_eq!(first.iter().filter(|t| is_send(t)).count(), 1);
+        first.iter().filter(|t| is_send(t)).for_each(|t| machine.handle_completed(t));
+        assert_eq!(machine.poll_output(), None);
+        let heard = first.iter().find(|t| !is_send(t) && t.tag == 0).unwrap();
+        machine.handle_completed(heard);
+        assert!(posted(&drain(&mut machine)).iter().any(is_send));
+    }
+
     #[test]
     fn an_empty_plan_finishes_at_once() {
         let mut machine = PlanMachine::new(Plan::default(), 1);
