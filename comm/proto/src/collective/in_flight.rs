@@ -3,10 +3,10 @@
 //! Owns which chunks are posted and which are done. Called by [`super::machine`].
 //!
 //! A transfer waits for one of the round before if they share elements and either of them is a
-//! receive. A send of nothing says that its rank has come this far, and that those it heard of have:
-//! it waits for all receives of the round before. If they have the same span, which is cut into the same chunks, chunk waits for chunk;
-//! else for the whole step. Nothing else of two adjacent rounds can conflict, since the rounds
-//! before them are over.
+//! receive. If they have the same span, which is cut into the same chunks, chunk waits for chunk;
+//! else for the whole step. A send of nothing waits for all receives of the round before: it says
+//! that its rank has come this far, and so have those that it heard of. Nothing else of two
+//! adjacent rounds can conflict, since the rounds before them are over.
 
 use super::machine::{Direction, PlanOutput, Transfer, chunks};
 use super::plan::{Round, Span, Step};
