@@ -4,11 +4,12 @@
 //! Owns which calls are made and how times become a [`LinkCost`]. The slowest rank's times count,
 //! and all ranks learn them, so that all choose alike. Called once by [`Communicator::connect`].
 //!
-//! Two figures are wanted: latency, from sums of one word at doubling distance, and bandwidth, from
-//! sums around a ring that grow until one takes long enough to be timed: of all algorithms the one
-//! that never sends two messages into one port at the same time, so that what is measured is the
-//! link. Both are forced, whatever else the job was told to use. Hops inside a
-//! host are taken to cost nothing.
+//! Three figures are wanted: latency, from sums of one word at doubling distance; what each further
+//! message at the same time costs, from sums of some words from everybody to everybody, which on a
+//! host with fewer cores than ranks is far from nothing; and bandwidth, from sums around a ring that
+//! grow until one takes long enough to be timed: of all algorithms the one that never sends two
+//! messages into one port at the same time, so that what is measured is the link. All are forced,
+//! whatever else the job was told to use. Hops inside a host are taken to cost nothing.
 
 use super::Communicator;
 use crate::error::Result;
@@ -20,6 +21,8 @@ use syncline_proto::collective::tuning::{Link, LinkCost};
 
 /// What is not counted as long.
 const WORD_BYTES: u64 = 16;
+/// Of the sum from everybody to everybody.
+const WORDS_BYTES: u64 = 32;
 /// Sums of one word.
 const LATENCY_CALLS: u32 = 8;
 /// The first sum that is timed for bandwidth, in bytes.
@@ -31,19 +34,20 @@ const LONG: Duration = Duration::from_millis(4);
 
 /// The algorithm of a sum of so many bytes while links are measured.
 pub(super) fn algorithm(bytes: u64) -> Algorithm {
-    if bytes <= WORD_BYTES { Algorithm::RecursiveDoubling } else { Algorithm::Ring }
+    match bytes {
+        ..=WORD_BYTES => Algorithm::RecursiveDoubling,
+        ..=WORDS_BYTES => Algorithm::Direct,
+        _ => Algorithm::Ring,
+    }
 }
 
 impl Communicator {
     /// Measures the links between hosts. Collective.
     pub(super) fn measure_links(&self) -> Result<LinkCost> {
         // The first call opens what is opened late.
-        let mut word = [1_f32];
-        let mut shortest = self.time_sum(&mut word)?;
-        for _ in 0..LATENCY_CALLS {
-            shortest = shortest.min(self.time_sum(&mut word)?);
-        }
-        let [word] = self.agree([shortest])?;
+        let word = self.shortest_sum(&mut [1_f32])?;
+        let words = self.shortest_sum(&mut [1_f32; WORDS_BYTES as usize / size_of::<f32>()])?;
+        let [word, words] = self.agree([word, words])?;
         let mut bytes = BYTES_FIRST;
         let long = loop {
             // Written to here: the first touch of memory is not the link's.
@@ -57,7 +61,18 @@ impl Communicator {
             bytes = (bytes * 8).min(BYTES_LAST);
         };
         let hosts = u64::from(self.inner.topology.host_count());
-        Ok(links(word, long, bytes as u64, u64::from(self.world_size()), hosts))
+        let ranks = u64::from(self.world_size());
+        let links = links(word, long, bytes as u64, ranks, hosts);
+        let message_ns = message_ns(words, links.remote.latency_ns, ranks, links.remote.message_ns);
+        Ok(LinkCost { remote: Link { message_ns, ..links.remote }, ..links })
+    }
+
+    fn shortest_sum(&self, data: &mut [f32]) -> Result<Duration> {
+        let mut shortest = self.time_sum(data)?;
+        for _ in 0..LATENCY_CALLS {
+            shortest = shortest.min(self.time_sum(data)?);
+        }
+        Ok(shortest)
     }
 
     fn time_sum(&self, data: &mut [f32]) -> Result<Duration> {
@@ -91,6 +106,15 @@ fn links(word: Duration, long: Duration, bytes: u64, ranks: u64, hosts: u64) -> 
     LinkCost { remote: Link { latency_ns, message_ns, bytes_per_s }, ..default }
 }
 
+/// What a further message costs, if a sum from everybody to everybody and back takes so long: in
+/// each of two rounds a rank sends and receives one to and from each other rank.
+fn message_ns(words: Duration, latency_ns: u64, ranks: u64, default: u64) -> u64 {
+    let further = (2 * ranks).saturating_sub(4);
+    let round = u64::try_from(words.as_nanos() / 2).unwrap_or(u64::MAX);
+    let most = latency_ns.max(1);
+    round.saturating_sub(latency_ns).checked_div(further).map_or(default, |ns| ns.clamp(1, most))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +137,15 @@ mod tests {
         let long = Duration::from_nanos(7_864_320 + 2_000_000);
         let remote = links(word, long, 512 << 10, 16, 2).remote;
         assert_eq!((remote.latency_ns, remote.bytes_per_s), (1_000_000, 125_000_000));
+    }
+
+    #[test]
+    fn a_message_costs_what_many_take() {
+        // Two rounds of 100 us and 12 further messages of 25 us.
+        assert_eq!(message_ns(Duration::from_micros(800), 100_000, 8, 3), 25_000);
+        assert_eq!(message_ns(Duration::from_micros(800), 10_000, 8, 3), 10_000, "at most latency");
+        assert_eq!(message_ns(Duration::ZERO, 100_000, 8, 3), 1);
+        assert_eq!(message_ns(Duration::from_micros(800), 100_000, 2, 3), 3, "nobody else");
     }
 
     #[test]
