@@ -6,10 +6,10 @@
 //!
 //! Three figures are wanted: latency, from sums of one word at doubling distance; what each further
 //! message at the same time costs, from sums of some words from everybody to everybody, which on a
-//! host with fewer cores than ranks is far from nothing; and bandwidth, from sums around a ring that
-//! grow until one takes long enough to be timed: of all algorithms the one that never sends two
-//! messages into one port at the same time, so that what is measured is the link. All are forced,
-//! whatever else the job was told to use. Hops inside a host are taken to cost nothing.
+//! host with fewer cores than ranks is far from nothing; and bandwidth, from sums around a ring
+//! that grow until one takes long enough to be timed: of all algorithms the one that never sends
+//! two messages into one port at the same time, so that what is measured is the link. All are
+//! forced, whatever else the job was told to use. Hops inside a host are taken to cost nothing.
 
 use super::Communicator;
 use crate::error::Result;
@@ -35,8 +35,8 @@ const LONG: Duration = Duration::from_millis(4);
 /// The algorithm of a sum of so many bytes while links are measured.
 pub(super) fn algorithm(bytes: u64) -> Algorithm {
     match bytes {
-        ..=WORD_BYTES => Algorithm::RecursiveDoubling,
-        ..=WORDS_BYTES => Algorithm::Direct,
+        _ if bytes <= WORD_BYTES => Algorithm::RecursiveDoubling,
+        _ if bytes <= WORDS_BYTES => Algorithm::Direct,
         _ => Algorithm::Ring,
     }
 }
