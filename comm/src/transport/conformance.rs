@@ -85,19 +85,15 @@ impl Ends {
         let op = self.next_op;
         self.next_op += 1;
         let peer = self.ranks[1 - end];
-        let (tag, chunk) = (message.id.step, message.id.chunk);
-        let transfer = Transfer { peer, tag, chunk, direction, span: Span::input(0, 0) };
-        let request = WorkRequest {
-            id: RequestId { op: OpId(op), transfer },
-            peer,
-            message: message.id,
-            fingerprint: message.fingerprint,
-            class: message.class,
-            work,
-        };
+        let Message { id: message, fingerprint, class } = message;
+        let (tag, chunk, span) = (message.step, message.chunk, Span::input(0, 0));
+        let id =
+            RequestId { op: OpId(op), transfer: Transfer { peer, tag, chunk, direction, span } };
+        let request = WorkRequest { id, peer, message, fingerprint, class, work };
         let now = self.now;
-        self.transport(end).post(now, request);
-        self.transport(end).push();
+        let transport = self.transport(end);
+        transport.post(now, request);
+        transport.push();
         op
     }
 
