@@ -44,8 +44,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Of a vector of about `bytes`, with so many ranks on each host; `None` where the algorithm is for
-    /// another topology or has no plan.
+    /// Of a vector of about `bytes`, with so many ranks on each host; `None` where the algorithm is
+    /// for another topology or has no plan.
     pub fn of(algorithm: Algorithm, ranks: u32, ranks_per_host: u32, bytes: u64) -> Option<Self> {
         let topology = Topology::new((0..ranks).map(|rank| rank / ranks_per_host).collect());
         let has_levels = topology.host_count() > 1 && ranks_per_host > 1;

@@ -1,6 +1,6 @@
 //! `cargo sim -- SEED`, `cargo sim -- --seeds FROM..TO`: plays seeds, stops at the first that
 //! breaks a promise. Exit codes: 127 crash, 128 liveness, 129 correctness. `cargo sim -- --scale
-//! RANKS,... [BYTES [RANKS_PER_HOST]]`: what an all-reduce asks of a rank; 1 if that grows too fast.
+//! RANKS,... [BYTES [RANKS_PER_HOST]]`: what an all-reduce asks of a rank; 1 if it grows too fast.
 
 use std::process::ExitCode;
 use syncline_proto::collective::Algorithm;
