@@ -1,4 +1,4 @@
-//! Micro-benchmarks of collectives, in nccl-tests' habits.
+//! Micro-benchmarks of collectives, in nccl-tests' habits, and of the kernels under them.
 //!
 //! `syncline perf` is this crate: [`rank::run`] is what every rank executes, [`report`] what the
 //! parent prints. Algorithm and bus bandwidth are nccl-tests' definitions (see its page on
@@ -8,6 +8,8 @@
 
 pub mod collective;
 pub mod compare;
+pub mod kernels;
+pub mod machine;
 pub mod options;
 pub mod p2p;
 pub mod rank;

@@ -15,6 +15,7 @@ Examples:
   syncline perf all_reduce -n 2 --json before.json
   syncline perf all_reduce -n 2 --compare before.json --threshold 10%
   syncline perf p2p --lat            between two ranks, in perftest's columns
+  syncline perf kernels              the arithmetic alone, beside plain loops
 
 Columns: size of the buffer in bytes, elements, type, operation, root, time (median over
 iterations of the slowest rank), algorithm and bus bandwidth in GB/s (1e9 bytes), wrong elements
@@ -172,13 +173,14 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 }
 
 /// `10%`, as a share.
-fn parse_percent(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_percent(text: &str) -> Result<f64, String> {
     let number = text.trim().strip_suffix('%').and_then(|number| number.trim_end().parse().ok());
     let percent = number.filter(|percent| (0.0..=1e6).contains(percent));
     percent.map(|percent: f64| percent / 100.0).ok_or_else(|| format!("{text:?} is not like 10%"))
 }
 
-fn parse_dtype(text: &str) -> Result<DType, String> {
+/// `f32`, `bf16` and so on.
+pub(crate) fn parse_dtype(text: &str) -> Result<DType, String> {
     text.parse().map_err(|_| {
         let known: Vec<_> = DType::ALL.iter().map(ToString::to_string).collect();
         format!("{text:?} is none of {}", known.join(", "))

@@ -76,7 +76,7 @@ enum Command {
               mut_arg("seeds", |arg| arg.hide(true)), mut_arg("plot", |arg| arg.hide(true)),
               mut_arg("log", |arg| arg.hide(true)), mut_arg("no_plot", |arg| arg.hide(true)))]
     Tune(tune::TuneArgs),
-    /// Measure a collective, or two ranks (p2p): time, bandwidth, and whether the result is right.
+    /// Measure a collective, two ranks (p2p) or the arithmetic (kernels): time and bandwidth.
     Perf(perf::PerfArgs),
     /// Compare runs from what they wrote down: table, JSON, one HTML file.
     #[command(after_help = report::EXAMPLES)]

@@ -12,6 +12,7 @@
 pub mod checker;
 pub mod network;
 mod rank;
+pub mod scale;
 pub mod scenario;
 mod world;
 

@@ -10,15 +10,19 @@ use super::lane::Lane;
 use super::number::{Number, Ordered};
 use crate::table::Stores;
 
-/// Bytes of a result that are computed in the first-level cache and then streamed to the target.
+/// Bytes of a result that stay in the first-level cache until all sources are folded in.
 const BLOCK_BYTES: usize = 4096;
+
+/// Bytes of a result that are computed in the first-level cache and then streamed to the target:
+/// so few that reading the sources hardly pauses, so many that a loop's start and end weigh little.
+const STREAM_BYTES: usize = 1024;
 
 /// Lanes of single elements that are folded together: four vectors of `f32` at AVX-512's width.
 const TILE_LANES: usize = 64;
 
 /// A block of results on the stack, aligned to a cache line.
 #[repr(align(64))]
-struct Block([u8; BLOCK_BYTES]);
+struct Block([u8; STREAM_BYTES]);
 
 /// What a variant does in its own way.
 pub(super) trait Isa {
@@ -127,9 +131,9 @@ pub(super) fn many<I: Isa, L: Lane, O: FoldLane<L>>(
     };
     let (head, body) = target.split_at_mut(offset.min(target.len()));
     fold_sources::<L, O>(head, sources, 0);
-    let mut block = Block([0; BLOCK_BYTES]);
+    let mut block = Block([0; STREAM_BYTES]);
     let mut start = head.len();
-    for target in body.chunks_mut(BLOCK_BYTES) {
+    for target in body.chunks_mut(STREAM_BYTES) {
         let block = &mut block.0[..target.len()];
         fold_sources::<L, O>(block, sources, start);
         I::stream(target, block);
@@ -145,18 +149,9 @@ fn fold_sources<L: Lane, O: FoldLane<L>>(target: &mut [u8], sources: &[&[u8]], s
         let range = start..start + target.len();
         return into::<L, O>(target, &a[range.clone()], &b[range]);
     }
-    // Elements that are not widened need no registers of their own: a block of the target stays in
-    // the nearest cache while source after source is folded in, by loops as plain as any.
+    // Elements that are not widened need no registers of their own: loops as plain as any.
     if size_of::<L::Raw>() == size_of::<L::Wide>() {
-        for (index, block) in target.chunks_mut(BLOCK_BYTES).enumerate() {
-            let start = start + index * BLOCK_BYTES;
-            let range = start..start + block.len();
-            into::<L, O>(block, &sources[0][range.clone()], &sources[1][range.clone()]);
-            for source in &sources[2..] {
-                in_place::<L, O>(block, &source[range.clone()]);
-            }
-        }
-        return;
+        return fold_side_by_side::<L, O>(target, sources, start);
     }
     // A pack is as wide as two to four vectors already.
     if L::Held::PACKED {
@@ -166,6 +161,84 @@ fn fold_sources<L: Lane, O: FoldLane<L>>(target: &mut [u8], sources: &[&[u8]], s
     } else {
         fold_tiles::<L::Held, O, TILE_LANES>(target, sources, start);
     }
+}
+
+/// Reads up to eight sources side by side, which keeps as many loads in flight and lets the
+/// processor fetch each source ahead as one long stream. Of more, blocks of the target stay in the
+/// nearest cache while the others are folded in, four at a time.
+#[inline(always)]
+fn fold_side_by_side<L: Lane, O: FoldLane<L>>(target: &mut [u8], sources: &[&[u8]], start: usize) {
+    match sources.len() {
+        3 => return fold_all::<L, O, 3>(target, sources, start),
+        4 => return fold_all::<L, O, 4>(target, sources, start),
+        5 => return fold_all::<L, O, 5>(target, sources, start),
+        6 => return fold_all::<L, O, 6>(target, sources, start),
+        7 => return fold_all::<L, O, 7>(target, sources, start),
+        8 => return fold_all::<L, O, 8>(target, sources, start),
+        _ => {}
+    }
+    let (first, rest) = sources.split_at(8);
+    let (fours, rest) = rest.as_chunks::<4>();
+    for (index, block) in target.chunks_mut(BLOCK_BYTES).enumerate() {
+        let start = start + index * BLOCK_BYTES;
+        fold_all::<L, O, 8>(block, first, start);
+        for sources in fours {
+            fold_onto::<L, O, 4>(block, sources, start);
+        }
+        for source in rest {
+            in_place::<L, O>(block, &source[start..start + block.len()]);
+        }
+    }
+}
+
+/// `target[i] = sources[0][i] op … op sources[N - 1][i]`.
+#[inline(always)]
+fn fold_all<L: Lane, O: Fold<L::Wide>, const N: usize>(
+    target: &mut [u8],
+    sources: &[&[u8]],
+    start: usize,
+) {
+    let lanes = side_by_side::<L, N>(sources, start, target.len());
+    for (index, target) in L::raw_mut(target).iter_mut().enumerate() {
+        let mut wide = L::widen(lanes[0][index]);
+        for lanes in &lanes[1..] {
+            wide = O::fold(wide, L::widen(lanes[index]));
+        }
+        *target = L::narrow(wide);
+    }
+}
+
+/// `target[i] = target[i] op sources[0][i] op … op sources[N - 1][i]`.
+#[inline(always)]
+fn fold_onto<L: Lane, O: Fold<L::Wide>, const N: usize>(
+    target: &mut [u8],
+    sources: &[&[u8]; N],
+    start: usize,
+) {
+    let lanes = side_by_side::<L, N>(sources, start, target.len());
+    for (index, target) in L::raw_mut(target).iter_mut().enumerate() {
+        let mut wide = L::widen(*target);
+        for lanes in &lanes {
+            wide = O::fold(wide, L::widen(lanes[index]));
+        }
+        *target = L::narrow(wide);
+    }
+}
+
+/// The whole lanes in `len` bytes of each source from byte `start` on: all of one length, so that
+/// no index needs a check.
+#[inline(always)]
+fn side_by_side<'a, L: Lane, const N: usize>(
+    sources: &[&'a [u8]],
+    start: usize,
+    len: usize,
+) -> [&'a [L::Raw]; N] {
+    let count = len / size_of::<L::Raw>();
+    let mut lanes: [&'a [L::Raw]; N] = [&[]; N];
+    for (lanes, source) in lanes.iter_mut().zip(sources) {
+        *lanes = &lanes_of::<L>(source, start, len)[..count];
+    }
+    lanes
 }
 
 /// Folds tile by tile. A tile of `LANES` lanes stays in registers while the sources' are folded

@@ -3,6 +3,7 @@
 
 mod compare;
 mod explain;
+mod kernels;
 mod p2p;
 
 use serde_json::Value;

@@ -1,9 +1,10 @@
-//! `syncline perf`: measures collectives, or two ranks, on this host.
+//! `syncline perf`: measures collectives, two ranks, or kernels, on this host.
 //!
 //! Owns the command and its printing. What is measured, and how, is `syncline-bench`'s. Called
 //! by [`crate::cli`]; each rank is this program again, with the hidden flag `--as-rank`.
 
 mod json;
+mod kernels;
 mod p2p;
 pub(crate) mod ranks;
 
@@ -42,12 +43,16 @@ pub struct PerfArgs {
 enum Mode {
     /// Point to point between two ranks: latency or bandwidth, in perftest's columns.
     P2p(p2p::P2pArgs),
+    /// The arithmetic under the collectives, beside plain loops and memcpy; starts no rank.
+    Kernels(kernels::KernelArgs),
 }
 
 /// Measures and prints; returns the exit code: 1 if anything failed or was wrong.
 pub fn run(args: &PerfArgs) -> i32 {
-    if let Some(Mode::P2p(args)) = &args.mode {
-        return p2p::run(args);
+    match &args.mode {
+        Some(Mode::Kernels(args)) => return kernels::run(args),
+        Some(Mode::P2p(args)) => return p2p::run(args),
+        None => {}
     }
     if args.as_rank {
         return as_rank(rank::run(&args.options));
