@@ -23,6 +23,8 @@ use syncline_proto::collective::tuning::{Link, LinkCost};
 const WORD_BYTES: u64 = 16;
 /// Of the sum from everybody to everybody.
 const WORDS_BYTES: u64 = 32;
+/// Larger worlds send too much from everybody to everybody to measure that.
+const EVERYBODY_MAX: u64 = 64;
 /// Sums of one word.
 const LATENCY_CALLS: u32 = 8;
 /// The first sum that is timed for bandwidth, in bytes.
@@ -46,8 +48,14 @@ impl Communicator {
     pub(super) fn measure_links(&self) -> Result<LinkCost> {
         // The first call opens what is opened late.
         let word = self.shortest_sum(&mut [1_f32])?;
-        let words = self.shortest_sum(&mut [1_f32; WORDS_BYTES as usize / size_of::<f32>()])?;
-        let [word, words] = self.agree([word, words])?;
+        let ranks = u64::from(self.world_size());
+        let mut words = [1_f32; WORDS_BYTES as usize / size_of::<f32>()];
+        let words = match ranks {
+            ..=EVERYBODY_MAX => Some(self.shortest_sum(&mut words)?),
+            _ => None,
+        };
+        let [word, worst] = self.agree([word, words.unwrap_or_default()])?;
+        let words = words.map(|_| worst);
         let mut bytes = BYTES_FIRST;
         let long = loop {
             // Written to here: the first touch of memory is not the link's.
@@ -61,9 +69,10 @@ impl Communicator {
             bytes = (bytes * 8).min(BYTES_LAST);
         };
         let hosts = u64::from(self.inner.topology.host_count());
-        let ranks = u64::from(self.world_size());
         let links = links(word, long, bytes as u64, ranks, hosts);
-        let message_ns = message_ns(words, links.remote.latency_ns, ranks, links.remote.message_ns);
+        let Link { latency_ns, message_ns, .. } = links.remote;
+        let message_ns = words
+            .map_or(message_ns, |words| self::message_ns(words, latency_ns, ranks, message_ns));
         Ok(LinkCost { remote: Link { message_ns, ..links.remote }, ..links })
     }
 

@@ -101,7 +101,9 @@ impl Driver {
         let _home = CancelOnPanic(self);
         let mut engine = self.lock();
         let launch = make(&mut engine);
-        let done = match engine.run(launch, self.patience.looks) {
+        let is_wanted = self.knocking.load(Ordering::Relaxed) > 0;
+        let looks = if is_wanted { 0 } else { self.patience.looks };
+        let done = match engine.run(launch, looks) {
             Ok(outcome) => return outcome,
             Err(done) => done,
         };

@@ -12,6 +12,8 @@ mod fold;
 mod launch;
 mod sleeper;
 mod slice;
+#[cfg(test)]
+mod tests;
 mod wait;
 
 pub(crate) use done::{Done, Outcome};
@@ -186,20 +188,26 @@ impl Engine {
     pub(crate) fn run(&mut self, launch: Launch, looks: u32) -> Result<Outcome, Arc<Done>> {
         let Body::Node { root, kind } = launch.body else { return Err(self.start(launch)) };
         self.steps = self.steps.wrapping_add(1);
-        if !self.running.is_empty()
-            || self.watch.has_news()
-            || self.watch.fault().is_some()
-            || self.steps.is_multiple_of(LOOK_EVERY)
-        {
+        if self.steps.is_multiple_of(LOOK_EVERY) {
+            // Peers of other calls must not wait until this rank has nothing short to do.
+            self.poll_transports();
+            self.tick();
+        }
+        let is_watched = self.watch.has_news() || self.watch.fault().is_some();
+        if !self.running.is_empty() || is_watched || launch.buffer.is_some() {
             return Err(self.start(launch));
         }
         let op = self.number(&launch);
         let lane = self.lanes.get_mut(&launch.call.comm).expect("a lane, or no node call");
         lane.start(node_call(op, &launch, root, kind, Instant::NEVER));
         for _ in 0..looks {
-            lane.poll(self.recently, &mut self.node_events);
+            let has_moved = lane.poll(self.recently, &mut self.node_events);
             // Nothing else runs.
             let Some(NodeEvent::Finished { result, .. }) = self.node_events.pop() else {
+                if has_moved {
+                    // It takes longer than a look.
+                    break;
+                }
                 std::hint::spin_loop();
                 continue;
             };
@@ -208,7 +216,7 @@ impl Engine {
                 self.fail(Arc::clone(fault), true);
             }
             let fault = fault.map(|fault| self.watch.fault().cloned().unwrap_or(fault));
-            return Ok(Outcome { fault, buffer: launch.buffer });
+            return Ok(Outcome { fault, buffer: None });
         }
         lane.set_deadline(now() + launch.timeout);
         let done = Arc::new(Done::default());
@@ -360,10 +368,18 @@ impl Engine {
                     }
                     // After a fault `fail` has ended all.
                 }
-                OperationOutput::Local { op, step } => self.local(op, step),
+                OperationOutput::Local { op, step } => {
+                    // It may take long.
+                    self.push();
+                    self.local(op, step);
+                }
                 OperationOutput::Post { op, peer, transfer } => self.post(op, peer, transfer),
             }
         }
+        self.push();
+    }
+
+    fn push(&mut self) {
         self.transports.iter_mut().for_each(|transport| transport.push());
     }
 

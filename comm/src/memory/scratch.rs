@@ -4,6 +4,10 @@ use super::LocalSlice;
 
 /// So many operations' memory is kept for the next ones.
 const SPARES_MAX: usize = 4;
+/// And no more than this, bytes.
+const SPARES_BYTES_MAX: usize = 64 << 20;
+/// Memory so many times as large as what is needed stays for something larger.
+const WASTE_MAX: usize = 4;
 
 /// Aligned memory that moves without changing its address.
 #[derive(Debug, Default)]
@@ -20,16 +24,18 @@ impl Spares {
         if words == 0 {
             return Scratch::default();
         }
-        let fitting = self.0.iter().enumerate().filter(|(_, spare)| spare.0.len() >= words);
+        let fits = |spare: &Scratch| (words..=WASTE_MAX * words).contains(&spare.0.len());
+        let fitting = self.0.iter().enumerate().filter(|(_, spare)| fits(spare));
         match fitting.min_by_key(|(_, spare)| spare.0.len()).map(|(index, _)| index) {
             Some(index) => self.0.swap_remove(index),
             None => Scratch(vec![0; words]),
         }
     }
 
-    /// Takes memory back. Of too much the smallest goes.
+    /// Takes memory back. Of too many the smallest goes, and what would be too much is not kept.
     pub(crate) fn give(&mut self, scratch: Scratch) {
-        if scratch.0.is_empty() {
+        let kept: usize = self.0.iter().chain([&scratch]).map(|spare| spare.0.len()).sum();
+        if scratch.0.is_empty() || kept * size_of::<u128>() > SPARES_BYTES_MAX {
             return;
         }
         self.0.push(scratch);
@@ -66,6 +72,9 @@ mod tests {
         let mut again = spares.take(90);
         assert_eq!(again.lend().bytes().as_ptr(), address, "the smallest that fits");
         assert!(spares.take(0).0.is_empty());
+        assert_eq!(spares.take(1000).0.len() * 16, 1008, "1 MiB is left for more than that");
+        spares.give(spares_of(SPARES_BYTES_MAX));
+        assert_eq!(spares.0.len(), 1, "too much is not kept");
         for size in [1, 2, 3, 4, 5] {
             spares.give(spares_of(size << 10));
         }

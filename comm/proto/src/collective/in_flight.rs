@@ -90,6 +90,19 @@ impl InFlight {
         self.left == 0
     }
 
+    /// Whether everything is posted.
+    pub(super) fn is_posted(&self) -> bool {
+        self.steps.iter().flat_map(|step| &step.chunks).all(|chunk| chunk.is_posted)
+    }
+
+    /// Whether a message of both has the same name.
+    pub(super) fn shares_a_name(&self, other: &Self) -> bool {
+        let is_there = |(name, _): &(Name, usize)| {
+            other.places.binary_search_by_key(name, |(name, _)| *name).is_ok()
+        };
+        self.places.iter().any(is_there)
+    }
+
     /// Posts everything.
     pub(super) fn post_all(&mut self, outputs: &mut VecDeque<PlanOutput>) {
         for step in &mut self.steps {

@@ -120,6 +120,7 @@ impl PlanMachine {
                 self.outputs.push_back(PlanOutput::Finished);
                 return;
             };
+            debug_assert!(next.is_posted(), "what waited for the round before waits no more");
             self.current = next;
             self.look_ahead();
         }
@@ -144,6 +145,7 @@ impl PlanMachine {
         }
         self.next_round += 1;
         let mut ahead = InFlight::new(round, self.chunk_len);
+        debug_assert!(!ahead.shares_a_name(&self.current), "no two messages share a name");
         ahead.wait_for(&self.current);
         ahead.post_ready(&self.current, &mut self.outputs);
         self.ahead = Some(ahead);
