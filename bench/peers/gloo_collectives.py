@@ -68,11 +68,16 @@ def reduce_scatter(dist, own, output):
     dist.reduce_scatter_tensor(output, own)
 
 
+def all_to_all(dist, own, output):
+    dist.all_to_all_single(output, own)
+
+
 CALLS = {
     "all_reduce": all_reduce,
     "all_gather": all_gather,
     "broadcast": broadcast,
     "reduce_scatter": reduce_scatter,
+    "all_to_all": all_to_all,
 }
 
 
@@ -86,6 +91,7 @@ class Measurement:
         self.inputs, self.outputs = {
             "all_gather": (share, share * n),
             "reduce_scatter": (share * n, share),
+            "all_to_all": (share * n, share * n),
         }.get(options.collective, (0, elements))
         self.share = share
         self.input = torch.zeros(self.inputs)
@@ -112,6 +118,9 @@ class Measurement:
             expected = self.value(0, 0, self.outputs)
         elif collective == "all_gather":
             expected = self.torch.cat([self.value(r, 0, self.share) for r in range(n)])
+        elif collective == "all_to_all":
+            first = rank * self.share
+            expected = self.torch.cat([self.value(r, first, self.share) for r in range(n)])
         else:
             first = rank * self.share if collective == "reduce_scatter" else 0
             expected = sum(self.value(r, first, self.outputs) for r in range(n))

@@ -27,13 +27,14 @@
 #include <time.h>
 
 enum { ITERATIONS_MIN = 5, ITERATIONS_MAX = 20000, SIZES_MAX = 64 };
-enum collective { ALL_REDUCE, ALL_GATHER, BROADCAST, REDUCE_SCATTER, COLLECTIVES };
+enum collective { ALL_REDUCE, ALL_GATHER, BROADCAST, REDUCE_SCATTER, ALL_TO_ALL, COLLECTIVES };
 
 static const char *const NAMES[COLLECTIVES] = {
     [ALL_REDUCE] = "all_reduce",
     [ALL_GATHER] = "all_gather",
     [BROADCAST] = "broadcast",
     [REDUCE_SCATTER] = "reduce_scatter",
+    [ALL_TO_ALL] = "all_to_all",
 };
 
 struct options {
@@ -90,6 +91,10 @@ static struct buffers allocate(enum collective collective, size_t bytes) {
         b = (struct buffers){.inputs = share, .outputs = share * (size_t)ranks, .block = share};
     if (collective == REDUCE_SCATTER)
         b = (struct buffers){.inputs = share * (size_t)ranks, .outputs = share, .block = share};
+    if (collective == ALL_TO_ALL) {
+        size_t all = share * (size_t)ranks;
+        b = (struct buffers){.inputs = all, .outputs = all, .block = share};
+    }
     if (b.inputs > INT32_MAX || b.outputs > INT32_MAX) die("%zu bytes: too many elements", bytes);
     b.input = calloc(b.inputs ? b.inputs : 1, sizeof(float));
     b.output = calloc(b.outputs, sizeof(float));
@@ -119,6 +124,9 @@ static void call(enum collective collective, struct buffers *b) {
     case REDUCE_SCATTER:
         MPI_Reduce_scatter_block(b->input, b->output, block, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
         break;
+    case ALL_TO_ALL:
+        MPI_Alltoall(b->input, block, MPI_FLOAT, b->output, block, MPI_FLOAT, MPI_COMM_WORLD);
+        break;
     case COLLECTIVES:
         break;
     }
@@ -134,6 +142,9 @@ static uint64_t wrong(enum collective collective, const struct buffers *b) {
         case ALL_GATHER: expected = value((int)(i / b->block), i % b->block); break;
         case BROADCAST: expected = value(0, i); break;
         case REDUCE_SCATTER: expected = reduced((size_t)rank * b->block + i); break;
+        case ALL_TO_ALL:
+            expected = value((int)(i / b->block), (size_t)rank * b->block + i % b->block);
+            break;
         case COLLECTIVES: break;
         }
         count += b->output[i] != expected;
@@ -249,7 +260,8 @@ static struct options parse(int count, char **words) {
     for (int i = 0; count > 1 && i < COLLECTIVES; i++)
         if (!strcmp(words[1], NAMES[i])) o.collective = (enum collective)i;
     if (o.collective == COLLECTIVES)
-        die("the first argument is none of all_reduce, all_gather, broadcast, reduce_scatter");
+        die("the first argument is none of all_reduce, all_gather, broadcast, "
+            "reduce_scatter, all_to_all");
     for (int i = 2; i < count; i += 2) {
         const char *flag = words[i];
         if (i + 1 == count) die("%s: no value", flag);
