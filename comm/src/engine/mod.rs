@@ -173,6 +173,7 @@ impl Engine {
         self.transports.iter().all(|t| t.is_flushed())
     }
 
+    /// The number of an operation that begins, which is counted.
     fn number(&mut self, launch: &Launch) -> OpId {
         let op = OpId(self.next_op);
         self.next_op += 1;
